@@ -1,0 +1,1 @@
+"""Everything that launches on Google Cloud: container, Flex Template, launcher, offline validation."""

@@ -1,0 +1,119 @@
+"""Every error that Gristmill raises on purpose, as one tree.
+
+    GristmillError
+    ├── SettingsError            a setting cannot be followed; nothing was read or written     exit code 2
+    │   ├── RecipeError          the recipe has mistakes, all of them listed
+    │   ├── TokenizerError       the tokenizer or its EOD cannot be used
+    │   └── MissingExtraError    a library is absent; the message names the extra
+    ├── DataError                the data are not what they must be                            exit code 1
+    │   ├── InputError           an input file or record of the user's
+    │   ├── FormatError          a .bin/.idx pair, an index or another file of ours is damaged
+    │   └── CorpusError          a corpus is unfinished, stale, or differs from what was asked
+    └── StorageError             a file could not be read or written                           exit code 1
+
+Each message says what is wrong, where (file and line, row or key), the value found, the rule, and the remedy.
+One tree trades finer `except` clauses for a command line that needs a single handler.
+"""
+
+from dataclasses import dataclass
+
+__all__ = [
+    "CorpusError",
+    "DataError",
+    "FormatError",
+    "GristmillError",
+    "InputError",
+    "MissingExtraError",
+    "Problem",
+    "RecipeError",
+    "SettingsError",
+    "StorageError",
+    "TokenizerError",
+]
+
+
+class GristmillError(Exception):
+    """Root of all errors raised on purpose.
+
+    Attributes:
+        exit_code: what the command line exits with when this error reaches it.
+    """
+
+    exit_code = 1
+
+
+class SettingsError(GristmillError):
+    """A setting (recipe, option, argument) cannot be followed. Raised before any work."""
+
+    exit_code = 2
+
+
+class DataError(GristmillError):
+    """The data are not what they must be."""
+
+
+class InputError(DataError):
+    """An input file or record breaks a rule; the message names the file and the line or row."""
+
+
+class FormatError(DataError):
+    """A file in one of Gristmill's or Megatron's formats is damaged or of another kind."""
+
+
+class CorpusError(DataError):
+    """A corpus is unfinished, stale, or not the one that was asked for."""
+
+
+class StorageError(GristmillError):
+    """A file or object could not be listed, read, written or published."""
+
+
+class TokenizerError(SettingsError):
+    """The tokenizer cannot be loaded, or its EOD cannot be used."""
+
+
+class MissingExtraError(SettingsError):
+    """A library that an extra brings is not installed."""
+
+    def __init__(self, library: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs `{library}`, which is not installed: pip install 'gristmill[{extra}]'")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in a recipe.
+
+    Attributes:
+        key: dotted path of the setting, for example ``sources[1].weight``.
+        message: what is wrong, the value, the rule and a suggestion.
+    """
+
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}" if self.key else self.message
+
+
+class RecipeError(SettingsError):
+    """A recipe has mistakes; all of them are listed at once.
+
+    Attributes:
+        problems: the mistakes, in the order of the recipe's keys.
+    """
+
+    def __init__(self, where: str, problems: list[Problem]) -> None:
+        self.problems = tuple(problems)
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+        super().__init__(f"{where}: {count} in the recipe\n{lines}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_recipe_error, (str(self), self.problems))
+
+
+def _rebuild_recipe_error(message: str, problems: tuple[Problem, ...]) -> RecipeError:
+    error = RecipeError.__new__(RecipeError)
+    Exception.__init__(error, message)
+    error.problems = problems
+    return error

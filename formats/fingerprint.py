@@ -1,0 +1,47 @@
+"""Digests of settings and facts: the same meaning gives the same digest on any machine and Python version.
+
+A value is written as canonical JSON (sorted keys, no spaces, ASCII, no NaN) and hashed with SHA-256. That trades a
+little speed against a custom encoding for digests that anyone can recompute with standard tools.
+"""
+
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+__all__ = ["ORDER_VERSION", "canonical_json", "digest", "pretty_json", "short"]
+
+ORDER_VERSION = 1
+"""Version of the rules that turn data and settings into an order of samples; raised only when bytes change."""
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    raise TypeError(f"{type(value).__name__} has no canonical JSON form: use dict, list, str, int, float, bool or None")
+
+
+def canonical_json(value: Any) -> bytes:
+    """The one JSON text of a value: sorted keys, no spaces, ASCII only.
+
+    Raises:
+        ValueError: the value holds a NaN or an infinity.
+        TypeError: the value holds something that JSON has no form for.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain).encode("ascii")
+
+
+def pretty_json(value: Any) -> bytes:
+    """The same value for people: sorted keys, two spaces, a final newline. Equally deterministic."""
+    text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+    return text.encode("utf-8") + b"\n"
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of the canonical JSON of a value, as 64 hexadecimal digits."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def short(full_digest: str) -> str:
+    """The first 12 digits of a digest: enough for a file name or a message."""
+    return full_digest[:12]

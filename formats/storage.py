@@ -1,0 +1,351 @@
+"""Files by path or URL, published whole or not at all.
+
+A plain path (or ``file://``) is handled with the operating system's own calls; anything else goes through fsspec.
+Publishing streams to a temporary name of this attempt and makes the file appear in one step: a rename on a local
+disk, a commit of the upload on an object store. That trades one extra rename for the promise that a reader never sees
+half a file, however the writer died.
+"""
+
+import hashlib
+import os
+import posixpath
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import fsspec
+import numpy as np
+
+from gristmill.formats.errors import StorageError
+
+__all__ = [
+    "FileFacts",
+    "base_name",
+    "exists",
+    "file_facts",
+    "file_size",
+    "is_local",
+    "is_temporary_name",
+    "join",
+    "list_files",
+    "list_folders",
+    "local_path",
+    "make_folder",
+    "open_read",
+    "publish",
+    "Publication",
+    "read_bytes",
+    "read_range",
+    "relative_to",
+    "remove",
+    "remove_tree",
+    "write_bytes",
+]
+
+_URL = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_TEMPORARY = re.compile(r"^\..+\.[0-9a-f]{32}\.tmp$")
+_CHUNK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What identifies a published file.
+
+    Attributes:
+        size: bytes.
+        sha256: lower-case hexadecimal digest of all bytes.
+    """
+
+    size: int
+    sha256: str
+
+
+def is_local(path: str) -> bool:
+    """Whether `path` names a file of this machine: no URL scheme, or ``file://``."""
+    match = _URL.match(path)
+    return match is None or match.group(1).lower() == "file"
+
+
+def local_path(path: str) -> Path:
+    """The operating system's path of a local `path`.
+
+    Raises:
+        StorageError: `path` is a URL of another scheme.
+    """
+    if not is_local(path):
+        raise StorageError(f"{path}: a local path is needed here, not a URL")
+    return Path(path[7:] if path.startswith("file://") else path)
+
+
+def join(base: str, *parts: str) -> str:
+    """Joins names to a path or URL with ``/``; an empty `base` gives a relative path."""
+    return posixpath.join(base, *parts)
+
+
+def base_name(path: str) -> str:
+    """The last part of a path or URL."""
+    return path.rstrip("/").rsplit("/", 1)[-1]
+
+
+def relative_to(path: str, base: str) -> str:
+    """`path` without the folder `base` in front; `path` itself when it does not lie below `base`."""
+    prefix = base.rstrip("/") + "/"
+    return path[len(prefix) :] if path.startswith(prefix) else path
+
+
+def is_temporary_name(name: str) -> bool:
+    """Whether a file name is one that an unfinished `publish` leaves behind."""
+    return _TEMPORARY.match(name) is not None
+
+
+def _remote(path: str) -> tuple[Any, str]:
+    try:
+        return fsspec.core.url_to_fs(path)  # type: ignore[no-any-return]
+    except (ImportError, ValueError) as error:
+        raise StorageError(f"{path}: cannot be opened: {error}") from error
+
+
+@contextmanager
+def _named(path: str, action: str) -> Iterator[None]:
+    """Turns an operating system's or store's error into one that names the path and what was tried."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise StorageError(f"{path}: cannot {action}: {reason}") from error
+
+
+def exists(path: str) -> bool:
+    """Whether a file or folder is there."""
+    if is_local(path):
+        return local_path(path).exists()
+    file_system, inner = _remote(path)
+    with _named(path, "be looked up"):
+        file_system.invalidate_cache()
+        return bool(file_system.exists(inner))
+
+
+def file_size(path: str) -> int:
+    """Size of a file in bytes.
+
+    Raises:
+        StorageError: the file is absent or cannot be examined.
+    """
+    with _named(path, "be examined"):
+        if is_local(path):
+            return local_path(path).stat().st_size
+        file_system, inner = _remote(path)
+        return int(file_system.size(inner))
+
+
+def list_files(folder: str, *, recursive: bool = False) -> list[str]:
+    """Paths of the files in a folder, sorted by code point; a missing folder has none.
+
+    Args:
+        folder: path or URL.
+        recursive: also the files of all folders below.
+    """
+    if is_local(folder):
+        root = local_path(folder)
+        if not root.is_dir():
+            return []
+        with _named(folder, "be listed"):
+            found = root.rglob("*") if recursive else root.iterdir()
+            return sorted(join(folder, entry.relative_to(root).as_posix()) for entry in found if entry.is_file())
+    file_system, inner = _remote(folder)
+    with _named(folder, "be listed"):
+        file_system.invalidate_cache()
+        try:
+            found = file_system.find(inner, maxdepth=None if recursive else 1)
+        except FileNotFoundError:
+            return []
+    return sorted(file_system.unstrip_protocol(name) for name in found)
+
+
+def list_folders(folder: str) -> list[str]:
+    """Names (not paths) of the folders directly inside a folder, sorted; a missing folder has none."""
+    if is_local(folder):
+        root = local_path(folder)
+        return sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
+    inside = (relative_to(path, _canonical(folder)) for path in list_files(folder, recursive=True))
+    return sorted({name.split("/", 1)[0] for name in inside if "/" in name})
+
+
+def _canonical(path: str) -> str:
+    file_system, inner = _remote(path)
+    return str(file_system.unstrip_protocol(inner))
+
+
+def make_folder(folder: str) -> None:
+    """Makes a folder and its parents; an object store needs none, so nothing happens there."""
+    if is_local(folder):
+        with _named(folder, "be created"):
+            local_path(folder).mkdir(parents=True, exist_ok=True)
+
+
+def open_read(path: str) -> BinaryIO:
+    """Opens a file for reading bytes from its start.
+
+    Raises:
+        StorageError: the file is absent or may not be read.
+    """
+    with _named(path, "be opened"):
+        if is_local(path):
+            return local_path(path).open("rb")
+        file_system, inner = _remote(path)
+        return file_system.open(inner, "rb")  # type: ignore[no-any-return]
+
+
+def read_bytes(path: str) -> bytes:
+    """All bytes of a (small) file."""
+    with open_read(path) as file, _named(path, "be read"):
+        return file.read()
+
+
+def read_range(path: str, start: int, length: int) -> bytes:
+    """`length` bytes of a file from byte `start`.
+
+    Raises:
+        StorageError: the file ends before ``start + length``.
+    """
+    with _named(path, "be read"):
+        if is_local(path):
+            with local_path(path).open("rb") as file:
+                file.seek(start)
+                data = file.read(length)
+        else:
+            file_system, inner = _remote(path)
+            data = bytes(file_system.cat_file(inner, start=start, end=start + length))
+    if len(data) != length:
+        raise StorageError(f"{path}: {len(data)} bytes came where {length} were asked for at byte {start}: cut short?")
+    return data
+
+
+class Publication:
+    """A file being written; hashes what passes through it.
+
+    Attributes:
+        path: the name that the file will have.
+        size: bytes written so far.
+    """
+
+    def __init__(self, path: str, raw: BinaryIO) -> None:
+        self.path = path
+        self.size = 0
+        self._raw = raw
+        self._digest = hashlib.sha256()
+
+    def write(self, data: bytes | bytearray | memoryview | np.ndarray) -> None:
+        """Appends bytes, or the raw bytes of a C-contiguous array in its own byte order."""
+        view = memoryview(data) if not isinstance(data, np.ndarray) else memoryview(data.reshape(-1).view(np.uint8))
+        with _named(self.path, "be written"):
+            self._raw.write(view)
+        self._digest.update(view)
+        self.size += view.nbytes
+
+    def facts(self) -> FileFacts:
+        """Size and digest of the bytes written so far."""
+        return FileFacts(self.size, self._digest.hexdigest())
+
+
+@contextmanager
+def publish(path: str) -> Iterator[Publication]:
+    """Writes a file that appears whole when the block ends, and not at all when the block raises.
+
+    Missing parent folders are made. Writers of the same name do not disturb each other: the last to finish wins.
+
+    Args:
+        path: path or URL of the file.
+
+    Yields:
+        The publication to write to.
+
+    Raises:
+        StorageError: the file cannot be written (no permission, disk full, refused by the store).
+    """
+    if is_local(path):
+        yield from _publish_local(path)
+    else:
+        yield from _publish_remote(path)
+
+
+def _publish_local(path: str) -> Iterator[Publication]:
+    final = local_path(path)
+    make_folder(str(final.parent))
+    temporary = final.parent / f".{final.name}.{uuid.uuid4().hex}.tmp"
+    try:
+        with _named(path, "be written"):
+            raw = temporary.open("wb", buffering=1 << 20)
+        with raw:
+            yield Publication(path, raw)
+            with _named(path, "be written"):
+                raw.flush()
+                os.fsync(raw.fileno())
+        with _named(path, "be written"):
+            temporary.replace(final)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _publish_remote(path: str) -> Iterator[Publication]:
+    file_system, inner = _remote(path)
+    with _named(path, "be written"):
+        file_system.makedirs(posixpath.dirname(inner), exist_ok=True)
+        raw = file_system.open(inner, "wb", autocommit=False)
+    try:
+        yield Publication(path, raw)
+    except BaseException:
+        raw.discard()
+        raise
+    with _named(path, "be written"):
+        raw.close()
+        raw.commit()
+
+
+def write_bytes(path: str, data: bytes) -> FileFacts:
+    """Publishes a small file whole."""
+    with publish(path) as publication:
+        publication.write(data)
+    return publication.facts()
+
+
+def file_facts(path: str) -> FileFacts:
+    """Reads a whole file for its size and digest."""
+    digest = hashlib.sha256()
+    size = 0
+    with open_read(path) as file, _named(path, "be read"):
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+    return FileFacts(size, digest.hexdigest())
+
+
+def remove(path: str) -> None:
+    """Removes a file; one that is already gone is no error."""
+    with _named(path, "be removed"):
+        if is_local(path):
+            local_path(path).unlink(missing_ok=True)
+            return
+        file_system, inner = _remote(path)
+        try:
+            file_system.rm_file(inner)
+        except FileNotFoundError:
+            return
+
+
+def remove_tree(folder: str) -> None:
+    """Removes a folder with all that lies below it; a missing one is no error."""
+    for path in list_files(folder, recursive=True):
+        remove(path)
+    if is_local(folder):
+        root = local_path(folder)
+        if root.is_dir():
+            with _named(folder, "be removed"):
+                for below in sorted((entry for entry in root.rglob("*") if entry.is_dir()), reverse=True):
+                    below.rmdir()
+                root.rmdir()

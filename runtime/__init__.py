@@ -1,0 +1,1 @@
+"""Streams, readers, model fields, delivery to a JAX mesh, resume; trace and inspect."""
