@@ -241,7 +241,9 @@ class Publication:
 
     def write(self, data: bytes | bytearray | memoryview | np.ndarray) -> None:
         """Appends bytes, or the raw bytes of a C-contiguous array in its own byte order."""
-        view = memoryview(data) if not isinstance(data, np.ndarray) else memoryview(data.reshape(-1).view(np.uint8))
+        if isinstance(data, np.ndarray):
+            data = data.reshape(-1).view(np.uint8).data
+        view = memoryview(data)
         with _named(self.path, "be written"):
             self._raw.write(view)
         self._digest.update(view)
