@@ -280,5 +280,5 @@ def _check(path: str, manifest: Manifest) -> None:
         for shard in source.shards:
             if shard.bin.size != shard.tokens * itemsize:
                 raise FormatError(
-                    f"{path}: shard {shard.path}: {shard.tokens} tokens of {manifest.dtype} are not {shard.bin.size} bytes"
+                    f"{path}: shard {shard.path}: {shard.tokens} {manifest.dtype} tokens are not {shard.bin.size} bytes"
                 )
