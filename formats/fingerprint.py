@@ -9,7 +9,7 @@ import hashlib
 import json
 from typing import Any
 
-__all__ = ["ORDER_VERSION", "canonical_json", "digest", "pretty_json", "short"]
+__all__ = ["canonical_json", "digest", "ORDER_VERSION", "pretty_json", "short"]
 
 ORDER_VERSION = 1
 """Version of the rules that turn data and settings into an order of samples; raised only when bytes change."""

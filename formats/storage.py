@@ -23,11 +23,11 @@ import numpy as np
 from gristmill.formats.errors import StorageError
 
 __all__ = [
-    "FileFacts",
     "base_name",
     "exists",
     "file_facts",
     "file_size",
+    "FileFacts",
     "is_local",
     "is_temporary_name",
     "join",
@@ -36,8 +36,8 @@ __all__ = [
     "local_path",
     "make_folder",
     "open_read",
-    "publish",
     "Publication",
+    "publish",
     "read_bytes",
     "read_range",
     "relative_to",
