@@ -1,0 +1,161 @@
+"""The package as others get it: the archives are built from a copy of the tree, unpacked and used elsewhere.
+
+A checkout works through links and an editable install, which hides a file that was left out of the wheel.
+"""
+
+import configparser
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("dataflow", "formats", "pipelines", "runtime", "tokenize")
+LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv*", "build", "dist", "out", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis"
+)
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str, cwd: Path, **extra: str) -> str:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | extra
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source archive, and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("a folder with spaces")
+    shutil.copytree(ROOT, folder / "tree", symlinks=True, ignore=LEFT_OUT)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), cwd=folder / "tree")
+    (source,) = (folder / "dist").glob("*.tar.gz")
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return source, wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(archives: tuple[Path, Path]) -> Path:
+    return archives[1]
+
+
+@pytest.fixture(scope="module")
+def members(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as opened:
+        return set(opened.namelist())
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as opened:
+        (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(opened.read(name).decode("utf-8"))
+
+
+def test_the_source_archive_carries_what_a_developer_needs(archives: tuple[Path, Path]) -> None:
+    with tarfile.open(archives[0]) as opened:
+        names = {name.split("/", 1)[1] for name in opened.getnames() if "/" in name}
+    for wanted in ("Makefile", "CHANGELOG.md", "tests/test_install.py", "docs/architecture.md", "scripts/environment"):
+        assert wanted in names
+    assert "src/gristmill/formats/errors.py" in names
+
+
+def test_the_wheel_has_every_module_and_data_file(members: set[str]) -> None:
+    for folder in (*ROOMS, "src/gristmill"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and (path.suffix in {".py", ".json"} or path.name in {"py.typed", "README.md"}):
+                within = path.relative_to(ROOT / "src") if folder.startswith("src") else path.relative_to(ROOT)
+                assert within.as_posix().removeprefix("gristmill/") in {m.removeprefix("gristmill/") for m in members}
+    assert {"gristmill/py.typed", "gristmill/formats/README.md"} <= members
+
+
+def test_the_wheel_has_nothing_else(members: set[str]) -> None:
+    tops = {name.split("/")[0] for name in members}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"gristmill"}
+    assert not [name for name in members if "/tests/" in name or name.endswith((".pyc", ".so"))]
+    assert "gristmill/tokenize/__init__.py" not in members
+
+
+def test_each_extra_brings_only_its_side(metadata: Message) -> None:
+    extras = set(metadata.get_all("Provides-Extra") or [])
+    assert extras == {"prepare", "train", "dataflow", "parity", "dev", "all"}
+
+    def brought_by(extra: str) -> set[str]:
+        found: set[str] = set()
+        for item in map(Requirement, metadata.get_all("Requires-Dist") or []):
+            if item.marker is None or item.marker.evaluate({"extra": extra}):
+                found.add(canonicalize_name(item.name))
+                if canonicalize_name(item.name) == "gristmill":
+                    for inner in item.extras:
+                        found |= brought_by(inner)
+        return found
+
+    training, preparing = {"jax", "grain", "orbax-checkpoint", "optax"}, {"apache-beam", "fastokens", "transformers"}
+    assert not brought_by("") & (training | preparing)
+    assert training <= brought_by("train")
+    assert not brought_by("train") & (preparing | {"datasets", "torch"})
+    assert preparing <= brought_by("prepare")
+    assert not brought_by("prepare") & (training | {"torch"})
+    assert not brought_by("dataflow") & (training | {"torch"})
+    assert training | preparing <= brought_by("all")
+    assert not brought_by("all") & {"torch", "megatron-core"}
+    assert not brought_by("dev") & {"torch", "megatron-core"}, "the originals belong to the extra `parity` alone"
+
+
+def test_torch_is_always_pinned(metadata: Message) -> None:
+    for item in map(Requirement, metadata.get_all("Requires-Dist") or []):
+        if canonicalize_name(item.name) in {"torch", "megatron-core"}:
+            assert str(item.specifier).startswith("=="), f"{item}: unpinned, it may bring gigabytes of another build"
+
+
+LOOK = """
+import importlib, sys
+import gristmill
+from gristmill.formats import errors
+names = sys.argv[2:]
+for name in names:
+    module = importlib.import_module(name)
+    assert module.__file__.startswith(sys.argv[1]), module.__file__
+print(gristmill.__version__, gristmill.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which the wheel was installed by pip, without its dependencies."""
+    folder = tmp_path_factory.mktemp("installed")
+    run(
+        sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index",
+        "--target", str(folder), str(wheel), cwd=folder,
+    )  # fmt: skip
+    return folder
+
+
+def test_every_module_imports_from_the_installed_wheel(installed: Path, tmp_path: Path) -> None:
+    names = [
+        ".".join(path.relative_to(installed).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted((installed / "gristmill").rglob("*.py"))
+    ]
+    assert "gristmill.formats.storage" in names
+    printed = run(sys.executable, "-c", LOOK, str(installed), *names, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert str(installed) in printed
+
+
+def test_the_console_script_answers(installed: Path, tmp_path: Path) -> None:
+    (entry_points,) = installed.glob("gristmill-*.dist-info/entry_points.txt")
+    parsed = configparser.ConfigParser()
+    parsed.read_string(entry_points.read_text("utf-8"))
+    assert dict(parsed["console_scripts"]) == {"gristmill": "gristmill.cli:main"}
+    script = installed / "bin" / "gristmill"
+    assert "prepare" in run(sys.executable, str(script), "--help", cwd=tmp_path, PYTHONPATH=str(installed))
