@@ -1,0 +1,347 @@
+"""The recipe: one TOML file that describes a corpus, checked as a whole before any work.
+
+A recipe is data: reading it opens no input and resolves no tokenizer. All mistakes are reported at once. It holds no
+setting that the trainer owns (mesh, batch size), and what it is named by never depends on where files lie.
+"""
+
+import re
+import tomllib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gristmill.formats.errors import Problem, RecipeError, SettingsError, StorageError
+from gristmill.formats.fingerprint import digest
+from gristmill.formats.index_plan import IndexSettings, SplitRequest
+from gristmill.formats.settings_table import SettingsTable
+from gristmill.formats.split import parse_split
+from gristmill.formats.index_plan import IndexSettings, SplitRequest
+from gristmill.formats.storage import read_bytes
+
+__all__ = [
+    "CleanSettings",
+    "parse_recipe",
+    "read_recipe",
+    "Recipe",
+    "SourceSettings",
+    "TokenizerSettings",
+]
+
+DEFAULT_SEED = 1234
+DEFAULT_TARGET_TOKENS = 50_000_000
+DEFAULT_SPLITS = "969,30,1"
+FORMATS = ("auto", "jsonl", "parquet", "text", "python")
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+_NAME_SAYS = "letters, digits, dots, dashes and underscores, starting with a letter or digit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerSettings:
+    """Which tokenizer a corpus is made with.
+
+    Attributes:
+        path: hub id, folder, tokenizer.json, SentencePiece model or tiktoken file; a path or URL.
+        eod: text or id of the end-of-document token; None takes the tokenizer's own.
+        control_text: "ordinary" encodes text that spells a control token like any other text; "keep" makes the token.
+    """
+
+    path: str
+    eod: str | int | None
+    control_text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanSettings:
+    """What happens to the documents of a source before they are tokenized.
+
+    Attributes:
+        enabled: False takes every non-empty document as it is.
+        min_chars: shortest document kept, in code points; 0 for none.
+        max_chars: longest document kept, in code points; None for any.
+        exact_dedup: whether a document whose text occurred before, in any source, is dropped.
+    """
+
+    enabled: bool = True
+    min_chars: int = 0
+    max_chars: int | None = None
+    exact_dedup: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """One source of text.
+
+    Attributes:
+        id: its name in folders, reports and batches.
+        files: files, folders, globs or URLs.
+        format: "auto" goes by each file's name.
+        text_field: field or column that holds the text.
+        extra_text_field: second field, joined behind the first; None for none.
+        separator: what joins the two.
+        document: what a document of a text file is: "file" or "line".
+        weight: share of the training samples; None where no source has one.
+        max_epochs: how often the training split may use it; None for any.
+        bad_records: "fail" stops at the first bad record, "skip" counts it and goes on.
+        max_bad_fraction: share of bad records above which "skip" fails too, 0 to 1.
+        invalid_text: "bad" makes text that is no valid UTF-8 a bad record; "replace" puts U+FFFD and counts it.
+        expect_damaged: input files (paths relative to their pattern) that are known to be cut short.
+        clean: cleaning and deduplication.
+    """
+
+    id: str
+    files: tuple[str, ...]
+    format: str
+    text_field: str
+    extra_text_field: str | None
+    separator: str
+    document: str
+    weight: float | None
+    max_epochs: float | None
+    bad_records: str
+    max_bad_fraction: float
+    invalid_text: str
+    expect_damaged: tuple[str, ...]
+    clean: CleanSettings
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the source's documents, without where the files lie and how they are mixed."""
+        values = asdict(self)
+        for name in ("files", "weight", "max_epochs"):
+            del values[name]
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A whole recipe, valid by itself.
+
+    Attributes:
+        name: name of the corpus.
+        output: folder or URL of the corpus.
+        seed: seed of every shuffle.
+        tokenizer: the tokenizer.
+        sources: the sources, in order of priority.
+        target_tokens: tokens per shard, reached to within one document.
+        index: the index set, or None for shards only.
+    """
+
+    name: str
+    output: str
+    seed: int
+    tokenizer: TokenizerSettings
+    sources: tuple[SourceSettings, ...]
+    target_tokens: int
+    index: IndexSettings | None
+
+    def digest(self) -> str:
+        """Digest of the recipe without `output` and without where inputs and tokenizer lie."""
+        values = asdict(self)
+        del values["output"]
+        del values["tokenizer"]["path"]
+        for source in values["sources"]:
+            del source["files"]
+        return digest(values)
+
+
+def read_recipe(path: str, *, output: str | None = None) -> Recipe:
+    """Reads and checks a recipe.
+
+    Args:
+        path: path or URL of the TOML file.
+        output: replaces the recipe's `output`.
+
+    Raises:
+        SettingsError: the file is missing or no TOML.
+        RecipeError: it has mistakes; all are listed.
+    """
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except StorageError as error:
+        raise SettingsError(f"{error}; a recipe is a TOML file") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: a recipe must be UTF-8 text: {error}") from error
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: no valid TOML: {error}") from error
+    if output is not None:
+        values["output"] = output
+    return parse_recipe(values, path)
+
+
+def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
+    """Checks a recipe given as nested dictionaries.
+
+    Args:
+        values: what the TOML file holds.
+        where: what messages call it.
+
+    Raises:
+        RecipeError: it has mistakes; all are listed.
+    """
+    problems: list[Problem] = []
+    top = SettingsTable(values, "", problems)
+    name = top.take("name", str, "", required=True, rule=lambda text: bool(_NAME.match(text)), says=_NAME_SAYS)
+    output = top.take("output", str, "", required=True, rule=bool, says="a folder or URL")
+    seed = top.take(
+        "seed", int, DEFAULT_SEED, rule=lambda value: 0 <= value < 2**32, says="an integer from 0 to 4294967295"
+    )
+    tokenizer = _tokenizer(top.table("tokenizer", required=True))
+    defaults = top.table("defaults")
+    clean = _clean(defaults, CleanSettings())
+    defaults.finish()
+    sources = tuple(_source(table, clean) for table in top.tables("sources"))
+    shards = top.table("shards")
+    target = shards.take(
+        "target_tokens", int, DEFAULT_TARGET_TOKENS, rule=lambda value: value > 0, says="a positive number of tokens"
+    )
+    shards.finish()
+    index = _index(top.table("index"), seed or 0) if top.has("index") else None
+    top.finish()
+    _check_sources(sources, problems)
+    _check_weights(sources, index, problems)
+    if problems:
+        raise RecipeError(where, problems)
+    return Recipe(
+        name=name or "",
+        output=(output or "").rstrip("/") or "/",
+        seed=DEFAULT_SEED if seed is None else seed,
+        tokenizer=tokenizer,
+        sources=sources,
+        target_tokens=target or DEFAULT_TARGET_TOKENS,
+        index=index,
+    )
+
+
+def _tokenizer(table: SettingsTable) -> TokenizerSettings:
+    path = table.take("path", str, "", required=bool(table.path), rule=bool, says="a hub id, folder, file or URL")
+    eod: str | int | None = None
+    says = "the text of one token, or its id"
+    if isinstance(table.peek("eod"), int):
+        eod = table.take("eod", int, None, rule=lambda value: value >= 0, says=says)
+    else:
+        eod = table.take("eod", str, None, rule=bool, says=says)
+    control = table.choice("control_text", ("ordinary", "keep"), "ordinary")
+    table.finish()
+    return TokenizerSettings(path=path or "", eod=eod, control_text=control)
+
+
+def _clean(parent: SettingsTable, inherited: CleanSettings) -> CleanSettings:
+    """Reads `clean = false`, `clean = true` or a table that overrides what is inherited key by key."""
+    if not parent.has("clean"):
+        return inherited
+    if isinstance(parent.peek("clean"), bool):
+        on = parent.take("clean", bool)
+        base = inherited if inherited.enabled else CleanSettings()
+        return base if on else CleanSettings(enabled=False, exact_dedup=False)
+    table = parent.table("clean")
+    base = inherited if inherited.enabled else CleanSettings()
+    says = "a number of characters, 0 or more"
+    min_chars = table.take("min_chars", int, base.min_chars, rule=lambda value: value >= 0, says=says)
+    max_chars = table.take("max_chars", int, base.max_chars, rule=lambda value: value >= 0, says=says)
+    exact_dedup = table.take("exact_dedup", bool, base.exact_dedup)
+    if max_chars is not None and min_chars is not None and max_chars < min_chars:
+        table.note("max_chars", f"is {max_chars}, less than min_chars, {min_chars}; no document could pass")
+    table.finish()
+    return CleanSettings(min_chars=min_chars or 0, max_chars=max_chars, exact_dedup=bool(exact_dedup))
+
+
+def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
+    source = SourceSettings(
+        id=table.take("id", str, "", required=True, rule=lambda text: bool(_NAME.match(text)), says=_NAME_SAYS) or "",
+        files=table.strings("files", required=True),
+        format=table.choice("format", FORMATS, "auto"),
+        text_field=table.take("text_field", str, "text", rule=bool, says="the name of a field") or "text",
+        extra_text_field=table.take("extra_text_field", str, None, rule=bool, says="the name of a field"),
+        separator=table.take("separator", str, "\n\n") or "",
+        document=table.choice("document", ("file", "line"), "file"),
+        weight=table.take("weight", float, None, rule=lambda value: value >= 0, says="a finite number, 0 or more"),
+        max_epochs=table.take("max_epochs", float, None, rule=lambda value: value > 0, says="a number above 0"),
+        bad_records=table.choice("bad_records", ("fail", "skip"), "fail"),
+        max_bad_fraction=_or(
+            table.take(
+                "max_bad_fraction", float, 0.01, rule=lambda value: 0 <= value <= 1, says="a fraction from 0 to 1"
+            ),
+            0.01,
+        ),
+        invalid_text=table.choice("invalid_text", ("bad", "replace"), "bad"),
+        expect_damaged=table.strings("expect_damaged"),
+        clean=_clean(table, clean),
+    )
+    if table.has("separator") and not table.has("extra_text_field"):
+        table.note("separator", "joins text_field and extra_text_field, but there is no extra_text_field")
+    table.finish()
+    return source
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _size(table: SettingsTable, sequence_length: int) -> SplitRequest:
+    given = [name for name in ("samples", "tokens", "epochs") if table.has(name)]
+    samples, tokens, epochs = (
+        table.take(name, int, None, rule=lambda value: value > 0, says="a positive integer")
+        for name in ("samples", "tokens", "epochs")
+    )
+    if len(given) > 1:
+        table.note(given[1], f"and {given[0]} both size the split; give one of samples, tokens and epochs")
+        return SplitRequest()
+    return SplitRequest(samples=samples if tokens is None else -(-tokens // sequence_length), epochs=epochs)
+
+
+def _index(table: SettingsTable, seed: int) -> IndexSettings:
+    says = "a number of tokens, 2 to 2147483646"
+    length = (
+        table.take("sequence_length", int, required=True, rule=lambda value: 2 <= value < 2**31 - 1, says=says) or 2
+    )
+    splits = table.take("splits", str, DEFAULT_SPLITS) or DEFAULT_SPLITS
+    try:
+        parse_split(splits)
+    except SettingsError as error:
+        table.note("splits", str(error))
+        splits = DEFAULT_SPLITS
+    train = _size(table, length)
+    requests = {}
+    for name in ("valid", "test"):
+        inner = table.table(name)
+        requests[name] = _size(inner, length)
+        inner.finish()
+    table.finish()
+    return IndexSettings(sequence_length=length, seed=seed, splits=splits, train=train, **requests)
+
+
+def _check_sources(sources: tuple[SourceSettings, ...], problems: list[Problem]) -> None:
+    seen: dict[str, int] = {}
+    for number, source in enumerate(sources):
+        if source.id and source.id in seen:
+            problems.append(
+                Problem(
+                    f"sources[{number}].id", f'is "{source.id}", as is sources[{seen[source.id]}].id; ids must differ'
+                )
+            )
+        seen.setdefault(source.id, number)
+
+
+def _check_weights(sources: tuple[SourceSettings, ...], index: IndexSettings | None, problems: list[Problem]) -> None:
+    weighted = [number for number, source in enumerate(sources) if source.weight is not None]
+    if not weighted:
+        return
+    for number, source in enumerate(sources):
+        if source.weight is None:
+            problems.append(
+                Problem(f"sources[{number}].weight", "is missing; either every source has a weight or none")
+            )
+    if len(weighted) == len(sources) and not any(source.weight for source in sources):
+        problems.append(Problem("sources", "every weight is 0; at least one must be above 0"))
+    if index is None:
+        return
+    if index.train.epochs is not None:
+        problems.append(
+            Problem(
+                "index.epochs", "cannot be kept together with weights; give samples or tokens, or leave weights out"
+            )
+        )
+    elif index.train.samples is None and len(sources) > 1:
+        problems.append(
+            Problem("index", "weights need a size to be shares of; give samples or tokens (or epochs without weights)")
+        )
