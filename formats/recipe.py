@@ -14,7 +14,6 @@ from gristmill.formats.fingerprint import digest
 from gristmill.formats.index_plan import IndexSettings, SplitRequest
 from gristmill.formats.settings_table import SettingsTable
 from gristmill.formats.split import parse_split
-from gristmill.formats.index_plan import IndexSettings, SplitRequest
 from gristmill.formats.storage import read_bytes
 
 __all__ = [
@@ -301,13 +300,14 @@ def _index(table: SettingsTable, seed: int) -> IndexSettings:
         table.note("splits", str(error))
         splits = DEFAULT_SPLITS
     train = _size(table, length)
-    requests = {}
+    held_out = []
     for name in ("valid", "test"):
         inner = table.table(name)
-        requests[name] = _size(inner, length)
+        held_out.append(_size(inner, length))
         inner.finish()
     table.finish()
-    return IndexSettings(sequence_length=length, seed=seed, splits=splits, train=train, **requests)
+    valid, test = held_out
+    return IndexSettings(sequence_length=length, seed=seed, splits=splits, train=train, valid=valid, test=test)
 
 
 def _check_sources(sources: tuple[SourceSettings, ...], problems: list[Problem]) -> None:
