@@ -186,6 +186,14 @@ class IndexedDataset:
         """D, the number of documents; a document is a run of zero or more sequences."""
         return len(self.document_indices) - 1
 
+    @property
+    def mapped_tokens(self) -> np.ndarray | None:
+        """Read-only view, 1-D of `dtype`, of all tokens of a local pair; None where tokens are read by range.
+
+        For compiled gathers that take many ranges in one call. Slices keep the map open beyond `close`.
+        """
+        return self._tokens.array if isinstance(self._tokens, _MappedTokens) else None
+
     def __len__(self) -> int:
         return self.num_sequences
 
