@@ -1,0 +1,75 @@
+"""What the pages say about recipes, commands and code, compared with the code."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gristmill.formats.errors import RecipeError
+from gristmill.formats.recipe import parse_recipe
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted(path for room in ("formats", "docs") for path in (ROOT / room).rglob("*.md"))]
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Page and text of every fenced block of one language."""
+    fence = re.compile(rf"^```{language}\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    texts = ((page, page.read_text("utf-8")) for page in PAGES)
+    return [(page.relative_to(ROOT).as_posix(), block) for page, text in texts for block in fence.findall(text)]
+
+
+@pytest.mark.parametrize(("page", "text"), blocks("toml"), ids=lambda value: value.partition("\n")[0][:40])
+def test_every_recipe_shown_is_valid(page: str, text: str) -> None:
+    recipe = parse_recipe(tomllib.loads(text), page)
+    assert recipe.sources
+
+
+@pytest.mark.parametrize(("page", "text"), blocks("python"), ids=lambda value: value.partition("\n")[0][:40])
+def test_every_python_example_is_python(page: str, text: str) -> None:
+    ast.parse(text, page)
+
+
+def known_keys() -> dict[str, set[str]]:
+    """The keys that the parser knows, by table: it names them when it meets one that it does not know."""
+    odd = {"no-such-key": 1}
+    inner = {"clean": odd, "index": {"valid": odd, "test": odd} | odd}
+    values = {
+        "defaults": {"clean": odd} | odd,
+        "sources": [{"clean": odd} | odd],
+        "tokenizer": odd,
+        "shards": odd,
+    } | odd
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(values | {"index": inner["index"]})
+    found = {}
+    for problem in caught.value.problems:
+        if problem.key.endswith("no-such-key"):
+            table = problem.key.removesuffix("no-such-key").rstrip(".").replace("sources[0]", "sources")
+            found[table] = set(problem.message.split("known here: ")[1].split(", ")) - {"no-such-key"}
+    return found
+
+
+HEADINGS = {
+    "": "## Top level",
+    "tokenizer": "## `[tokenizer]`",
+    "defaults": "## `[defaults]`",
+    "defaults.clean": "## `[defaults.clean]` and `clean` of a source",
+    "sources.clean": "## `[defaults.clean]` and `clean` of a source",
+    "sources": "## `[[sources]]`",
+    "shards": "## `[shards]`",
+    "index": "## `[index]`",
+}
+
+
+def test_the_recipe_page_lists_every_key_and_no_other() -> None:
+    page = (ROOT / "docs" / "guide" / "recipe.md").read_text("utf-8")
+    sections = {f"## {part.splitlines()[0]}": part for part in page.split("\n## ")[1:]}
+    known = known_keys()
+    assert set(known) - {"index.valid", "index.test"} == set(HEADINGS)
+    for table, heading in HEADINGS.items():
+        listed = set(re.findall(r"^\| `(\w+)` \|", sections[heading], re.MULTILINE))
+        assert listed == known[table], heading
+    assert known["index.valid"] == known["index.test"] == {"samples", "tokens", "epochs"}
