@@ -18,6 +18,7 @@ from gristmill.formats.errors import SettingsError
 __all__ = [
     "blend_size",
     "check_weights",
+    "draw_counts",
     "exhaustive_blend",
     "exhaustive_blend_python",
     "greedy_blend",
@@ -35,6 +36,8 @@ MEMBER_LIMIT = 32_767
 
 SURPLUS = 0.005
 """Share of samples that a weighted member is built for beyond its target (Megatron's mid_level_dataset_surplus)."""
+
+_CHUNK_SAMPLES = 1 << 20
 
 Blend = tuple[NDArray[np.int16], NDArray[np.int64]]
 
@@ -66,7 +69,7 @@ def check_weights(weights: Sequence[float], members: int) -> None:
         raise SettingsError(f"all {members} weights are 0, so nothing would be drawn: give one a value above 0")
 
 
-def normalise(weights: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+def normalise(weights: Sequence[float]) -> NDArray[np.float64]:
     """Weights divided by their sum, in float64 with NumPy's pairwise sum.
 
     Megatron does this once for the sizes of the members and, on the result, once more for the blend itself, which can
@@ -117,6 +120,22 @@ def unrequested_size(lengths: Sequence[int], weights: Sequence[float] | NDArray[
         weights: [members] weights normalised twice, all above 0.
     """
     return math.floor(min(length / float(weight) for length, weight in zip(lengths, weights, strict=True)))
+
+
+def draw_counts(dataset_index: NDArray[np.int16], members: int) -> NDArray[np.int64]:
+    """How often each member is drawn.
+
+    Args:
+        dataset_index: [size] int16.
+        members: number of members.
+
+    Returns:
+        [members] int64. Counted in pieces, so that no wider copy of the index is made.
+    """
+    counts = np.zeros(members, dtype=np.int64)
+    for start in range(0, len(dataset_index), _CHUNK_SAMPLES):
+        counts += np.bincount(dataset_index[start : start + _CHUNK_SAMPLES], minlength=members)
+    return counts
 
 
 def _empty(size: int) -> Blend:

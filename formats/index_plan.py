@@ -1,8 +1,8 @@
 """What an index set is asked for, and what follows from it before any token count is known.
 
-Settings and sources go in; out come the members to build (one per split and source that has sequences there), the
-sources left out with the reason, and the content-addressed name of the set. Everything here is a pure function of
-counts, weights and digests, so planning costs nothing and can be shown to the user first.
+Settings and sources go in; out come the members to build (one per split and source that has sequences there) and the
+sources left out with the reason. Everything here is a pure function of counts and weights, so planning costs nothing
+and can be shown to the user first.
 """
 
 import math
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from gristmill.formats.blend import MEMBER_LIMIT, member_samples, normalise, target_samples
 from gristmill.formats.errors import DataError, SettingsError
-from gristmill.formats.fingerprint import ORDER_VERSION, digest, short
 from gristmill.formats.split import SPLITS, parse_split, split_bounds
 
 __all__ = [
@@ -21,8 +20,6 @@ __all__ = [
     "MemberPlan",
     "MemberSource",
     "plan_members",
-    "set_key",
-    "set_name",
     "SetPlan",
     "ShardIdentity",
     "SplitRequest",
@@ -159,6 +156,7 @@ class MemberPlan:
     Attributes:
         split: ``train``, ``valid`` or ``test``.
         source: id of the source.
+        place: position of the source among all sources.
         start: first sequence of the split, counted over the source's concatenated shards.
         end: one past its last sequence.
         source_sequences: sequences of the whole source.
@@ -175,6 +173,7 @@ class MemberPlan:
 
     split: str
     source: str
+    place: int
     start: int
     end: int
     source_sequences: int
@@ -197,11 +196,13 @@ class LeftOut:
         split: the split.
         source: id of the source.
         reason: why, as a clause for people.
+        place: position of the source among all sources.
     """
 
     split: str
     source: str
     reason: str
+    place: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,43 +282,44 @@ def _plan_split(
 ) -> tuple[list[MemberPlan], list[LeftOut]]:
     request = settings.request(split)
     weighted = request.samples is not None and _have_weights(sources, split)
-    present: list[tuple[MemberSource, int, int]] = []
+    present: list[tuple[int, int, int]] = []
     left_out: list[LeftOut] = []
-    for source in sources:
+    for place, source in enumerate(sources):
         start, end = split_bounds(settings.splits, source.sequences)[split]
         if weighted and source.weight == 0:
-            left_out.append(LeftOut(split, source.id, "its weight is 0"))
+            left_out.append(LeftOut(split, source.id, "its weight is 0", place))
         elif start == end:
             reason = f"splits {settings.splits!r} give it none of the source's {source.sequences} sequences"
-            left_out.append(LeftOut(split, source.id, reason))
+            left_out.append(LeftOut(split, source.id, reason, place))
         else:
-            present.append((source, start, end))
+            present.append((place, start, end))
     if not present and not request.one_pass:
         _refuse_empty(settings, split, left_out)
     if split == "train" and request.samples is None and len(present) > 1:
-        _refuse_weights_without_samples(request, [source for source, _, _ in present])
+        _refuse_weights_without_samples(request, [sources[place] for place, _, _ in present])
     shares: list[float] | None = None
     if weighted and len(present) > 1:
-        shares = normalise([source.weight or 0.0 for source, _, _ in present]).tolist()
+        shares = normalise([sources[place].weight or 0.0 for place, _, _ in present]).tolist()
     counts = _counts(request, shares, len(present))
     members = [
         MemberPlan(
             split=split,
-            source=source.id,
+            source=sources[place].id,
+            place=place,
             start=start,
             end=end,
-            source_sequences=source.sequences,
+            source_sequences=sources[place].sequences,
             samples=samples,
             epochs=epochs,
             draws=draws,
-            weight=None if shares is None else shares[place],
-            max_epochs=source.max_epochs,
+            weight=None if shares is None else shares[member],
+            max_epochs=sources[place].max_epochs,
             sequence_length=settings.sequence_length,
             seed=settings.seed,
             add_extra_token=settings.add_extra_token,
             required=split == "train" or not request.one_pass,
         )
-        for place, ((source, start, end), (samples, epochs, draws)) in enumerate(zip(present, counts, strict=True))
+        for member, ((place, start, end), (samples, epochs, draws)) in enumerate(zip(present, counts, strict=True))
     ]
     return members, left_out
 
@@ -372,36 +374,3 @@ def _counts(
     if members == 1:
         return [(request.samples, None, request.samples)]
     return [(None, 1, None)] * members
-
-
-def set_key(settings: IndexSettings, sources: Sequence[MemberSource]) -> str:
-    """The content address of an index set: 64 hexadecimal digits.
-
-    Covers the order version, the settings, and for every source in order its id, weight and the identity and
-    sequence count of every shard; never a path. `max_epochs` is not part of it: it allows or forbids, and changes no
-    byte.
-    """
-    requests = {split: [settings.request(split).samples, settings.request(split).epochs] for split in SPLITS}
-    return digest(
-        {
-            "order_version": ORDER_VERSION,
-            "sequence_length": settings.sequence_length,
-            "seed": settings.seed,
-            "splits": list(parse_split(settings.splits)),
-            "requests": requests,
-            "add_extra_token": settings.add_extra_token,
-            "sources": [
-                {
-                    "id": source.id,
-                    "weight": None if source.weight is None else float(source.weight),
-                    "shards": [[shard.identity, shard.sequences] for shard in source.shards],
-                }
-                for source in sources
-            ],
-        }
-    )
-
-
-def set_name(settings: IndexSettings, sources: Sequence[MemberSource]) -> str:
-    """The folder name of an index set: ``L<length>-s<seed>-<first 12 digits of the key>``."""
-    return f"L{settings.sequence_length}-s{settings.seed}-{short(set_key(settings, sources))}"

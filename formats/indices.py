@@ -49,7 +49,6 @@ class EpochPlan:
         separate: whether the last epoch is shuffled by itself, so that a run that needs only a part of it takes whole
             earlier epochs first.
         samples: samples that the epochs hold: rows of the shuffle index.
-        samples_before_final: samples that lie wholly in the epochs before the last.
     """
 
     tokens: int
@@ -58,7 +57,11 @@ class EpochPlan:
     epochs: int
     separate: bool
     samples: int
-    samples_before_final: int
+
+    @property
+    def samples_before_final(self) -> int:
+        """Samples that lie wholly in the epochs before the last."""
+        return ((self.epochs - 1) * self.tokens - int(self.add_extra_token)) // self.sequence_length
 
 
 def plan_epochs(
@@ -102,10 +105,9 @@ def plan_epochs(
     passes = epochs or 1
     if samples is not None:
         passes = max(1, -(-(samples * sequence_length + extra) // tokens))
-    before_final = ((passes - 1) * tokens - extra) // sequence_length if passes > 1 else 0
     separate = False
     if passes > 1 and samples is not None:
-        final = samples - before_final
+        final = samples - ((passes - 1) * tokens - extra) // sequence_length
         per_epoch = (tokens - extra) // sequence_length
         separate = final < int(_SEPARATE_BELOW * per_epoch)
     usable = passes * tokens - extra
@@ -120,7 +122,6 @@ def plan_epochs(
         epochs=passes,
         separate=separate,
         samples=total,
-        samples_before_final=before_final,
     )
 
 
@@ -247,11 +248,13 @@ class MemberIndices:
     """The three indices of one member.
 
     Attributes:
+        plan: the epochs that they were built for.
         document_index: [epochs * sequences] int32.
         sample_index: [samples + 1, 2] int32 or int64.
         shuffle_index: [samples] uint32 or int64.
     """
 
+    plan: EpochPlan
     document_index: NDArray[np.int32]
     sample_index: NDArray[np.int32 | np.int64]
     shuffle_index: NDArray[np.uint32 | np.int64]
@@ -282,4 +285,6 @@ def build_indices(
     document_index = build_document_index(start, end, plan, random)
     sample_index = build_sample_index(values, document_index, plan)
     shuffle_index = build_shuffle_index(plan, random)
-    return MemberIndices(document_index=document_index, sample_index=sample_index, shuffle_index=shuffle_index)
+    return MemberIndices(
+        plan=plan, document_index=document_index, sample_index=sample_index, shuffle_index=shuffle_index
+    )

@@ -13,7 +13,7 @@ import numpy as np
 
 from gristmill.formats.errors import SettingsError
 
-__all__ = ["parse_split", "split_bounds", "split_fractions", "SPLITS"]
+__all__ = ["canonical_split", "parse_split", "split_bounds", "split_fractions", "SPLITS"]
 
 SPLITS = ("train", "valid", "test")
 """The three parts, in the order in which a split string names them."""
@@ -58,6 +58,19 @@ def _proportion(text: str, split: str, part: str) -> float:
     if not math.isfinite(value):
         raise SettingsError(f"{where} is not finite; {_REMEDY}")
     return value
+
+
+def canonical_split(text: str) -> str:
+    """The one spelling of a split: three proportions, no spaces, no needless digits; it parses to the same numbers.
+
+    Raises:
+        SettingsError: see `parse_split`.
+
+    Examples:
+        >>> canonical_split(" 98.0, 2")
+        '98,2,0'
+    """
+    return ",".join(repr(proportion).removesuffix(".0") for proportion in parse_split(text))
 
 
 def split_fractions(text: str) -> tuple[float, float, float, float]:

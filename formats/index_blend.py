@@ -1,0 +1,252 @@
+"""The blend of one split: which member gives each sample, built from the members' reports and written as two files.
+
+A split of a single member has no blend: its own shuffle index is the order.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gristmill.formats.blend import blend_size, draw_counts, exhaustive_blend, greedy_blend, normalise
+from gristmill.formats.errors import DataError, FormatError, SettingsError
+from gristmill.formats.index_member import MemberReport
+from gristmill.formats.index_plan import IndexSettings
+from gristmill.formats.npy import npy_size, open_npy, write_npy
+from gristmill.formats.storage import FileFacts, join
+
+__all__ = [
+    "blend_file_sizes",
+    "blend_rule",
+    "BlendIndices",
+    "BlendReport",
+    "BlendRule",
+    "build_blend",
+    "open_blend_files",
+    "parse_blend_report",
+    "taking_part",
+    "write_blend",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlendIndices:
+    """The two indices of a blended split.
+
+    Attributes:
+        kind: ``weighted`` (by given weights), ``proportional`` (by the members' lengths, a part of them) or
+            ``exhaustive`` (every sample once).
+        weights: [members] shares that the rule was applied to.
+        samples: samples of the split; the arrays may be longer.
+        dataset_index: [size] int16, the member of each sample, counted over the members that take part.
+        dataset_sample_index: [size] int64, the sample's number inside its member.
+    """
+
+    kind: str
+    weights: tuple[float, ...]
+    samples: int
+    dataset_index: NDArray[np.int16]
+    dataset_sample_index: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlendReport:
+    """What a blended split is.
+
+    Attributes:
+        split: the split.
+        kind: see `BlendIndices`.
+        weights: [members] shares that the rule was applied to.
+        samples: samples of the split.
+        size: length of the stored arrays.
+        files: size and digest of each file by its path relative to the set's folder.
+    """
+
+    split: str
+    kind: str
+    weights: tuple[float, ...]
+    samples: int
+    size: int
+    files: Mapping[str, FileFacts] = field(default_factory=dict)
+
+
+def taking_part(split: str, reports: Iterable[MemberReport]) -> list[MemberReport]:
+    """The members of a split that have samples, in the order of the sources; a blend counts them from 0."""
+    chosen = [report for report in reports if report.split == split and report.left_out is None]
+    return sorted(chosen, key=lambda report: report.place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlendRule:
+    """How the members of a split are blended.
+
+    Attributes:
+        kind: see `BlendIndices`.
+        weights: [members] shares that the rule is applied to.
+        samples: samples of the split.
+        size: length of the arrays; for a weighted blend Megatron's sum of ceilings, which can exceed `samples`.
+    """
+
+    kind: str
+    weights: tuple[float, ...]
+    samples: int
+    size: int
+
+
+def blend_rule(settings: IndexSettings, split: str, members: Sequence[MemberReport]) -> BlendRule:
+    """How at least two members of a split are blended.
+
+    Args:
+        settings: of the index set.
+        split: the split.
+        members: those that take part, in order.
+    """
+    rows = [member.rows for member in members]
+    samples = settings.request(split).samples
+    shares = [member.weight for member in members if member.weight is not None]
+    if samples is None:
+        exhaustive = np.array(rows, dtype=np.int64) / np.float64(sum(rows))
+        return BlendRule(kind="exhaustive", weights=tuple(exhaustive.tolist()), samples=sum(rows), size=sum(rows))
+    if len(shares) == len(members):
+        weights = tuple(normalise(shares).tolist())
+        return BlendRule(kind="weighted", weights=weights, samples=samples, size=blend_size(samples, shares))
+    size = min(samples, sum(rows))
+    return BlendRule(kind="proportional", weights=tuple(normalise(rows).tolist()), samples=size, size=size)
+
+
+def build_blend(settings: IndexSettings, split: str, reports: Iterable[MemberReport]) -> BlendIndices | None:
+    """Builds the blend of a split.
+
+    Args:
+        settings: of the index set.
+        split: the split.
+        reports: reports of the split's members, in any order; those of other splits are ignored.
+
+    Returns:
+        The blend, or None when fewer than two members take part.
+
+    Raises:
+        SettingsError: a member of a weighted blend would get no sample.
+        DataError: a member would be asked for more samples than it has.
+    """
+    members = taking_part(split, reports)
+    if len(members) < 2:
+        return None
+    rule = blend_rule(settings, split, members)
+    if rule.kind == "exhaustive":
+        dataset_index, dataset_sample_index = exhaustive_blend([member.rows for member in members])
+    else:
+        dataset_index, dataset_sample_index = greedy_blend(np.array(rule.weights), rule.size)
+    if rule.kind == "weighted":
+        _check_each_is_drawn(split, members, rule, draw_counts(dataset_index[: rule.samples], len(members)))
+    _check_enough(split, members, draw_counts(dataset_index, len(members)))
+    return BlendIndices(
+        kind=rule.kind,
+        weights=rule.weights,
+        samples=rule.samples,
+        dataset_index=dataset_index,
+        dataset_sample_index=dataset_sample_index,
+    )
+
+
+def _check_each_is_drawn(
+    split: str, members: Sequence[MemberReport], rule: BlendRule, counts: NDArray[np.int64]
+) -> None:
+    for member, weight, count in zip(members, rule.weights, counts, strict=True):
+        if count == 0:
+            raise SettingsError(
+                f"{split}: source {member.source!r} would get none of the {rule.samples} samples at its share of "
+                f"{weight:.3g}: raise its weight or the number of samples, or give it weight 0 to leave it out"
+            )
+
+
+def _check_enough(split: str, members: Sequence[MemberReport], counts: NDArray[np.int64]) -> None:
+    for member, count in zip(members, counts, strict=True):
+        if count > member.rows:
+            raise DataError(
+                f"{split}: the blend asks source {member.source!r} for {count} samples, but {member.rows} were built: "
+                "its indices belong to other weights or another number of samples; build them again"
+            )
+
+
+def write_blend(set_folder: str, split: str, blend: BlendIndices) -> BlendReport:
+    """Writes ``<split>/{dataset_index,dataset_sample_index}.npy``, each whole or not at all.
+
+    Args:
+        set_folder: path or URL of the index set's folder.
+        split: the split.
+        blend: what `build_blend` made.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    arrays: tuple[tuple[str, NDArray[Any]], ...] = (
+        ("dataset_index", blend.dataset_index),
+        ("dataset_sample_index", blend.dataset_sample_index),
+    )
+    files: dict[str, FileFacts] = {}
+    for index, array in arrays:
+        name = join(split, f"{index}.npy")
+        files[name] = write_npy(join(set_folder, name), array)
+    return BlendReport(
+        split=split,
+        kind=blend.kind,
+        weights=blend.weights,
+        samples=blend.samples,
+        size=len(blend.dataset_index),
+        files=files,
+    )
+
+
+def blend_file_sizes(report: BlendReport) -> dict[str, int]:
+    """Bytes that each file of a blend must have, by its path relative to the set's folder."""
+    return {
+        join(report.split, "dataset_index.npy"): npy_size(np.int16, (report.size,)),
+        join(report.split, "dataset_sample_index.npy"): npy_size(np.int64, (report.size,)),
+    }
+
+
+def open_blend_files(set_folder: str, report: BlendReport, members: Sequence[MemberReport]) -> BlendIndices:
+    """Opens the files of a blend and checks dtype, shape, size and both ends of every array.
+
+    Args:
+        set_folder: path or URL of the index set's folder.
+        report: the blend, as recorded.
+        members: the members that take part, in order.
+
+    Returns:
+        The blend, memory-mapped from local files, read into memory from elsewhere.
+
+    Raises:
+        FormatError: a file is missing, cut short, or does not fit the record.
+    """
+    paths = [join(set_folder, report.split, f"{index}.npy") for index in ("dataset_index", "dataset_sample_index")]
+    dataset_index = open_npy(paths[0], np.int16, (report.size,))
+    dataset_sample_index = open_npy(paths[1], np.int64, (report.size,))
+    for row in (0, report.size - 1):
+        member, sample = int(dataset_index[row]), int(dataset_sample_index[row])
+        if not 0 <= member < len(members) or not 0 <= sample < members[member].rows:
+            raise FormatError(
+                f"{paths[0]}: row {row} names sample {sample} of member {member}, which does not exist: damaged; "
+                "build the indices again"
+            )
+    return BlendIndices(
+        kind=report.kind,
+        weights=report.weights,
+        samples=report.samples,
+        dataset_index=dataset_index,
+        dataset_sample_index=dataset_sample_index,
+    )
+
+
+def parse_blend_report(value: Mapping[str, Any]) -> BlendReport:
+    """A report from its JSON form (``dataclasses.asdict`` of it).
+
+    Raises:
+        KeyError, TypeError, ValueError: the value is no report.
+    """
+    files = {name: FileFacts(int(facts["size"]), str(facts["sha256"])) for name, facts in value["files"].items()}
+    weights = tuple(float(weight) for weight in value["weights"])
+    return BlendReport(**{**value, "files": files, "weights": weights})

@@ -1,0 +1,283 @@
+"""The indices of one source in one split: built from token counts, written as three files, reported in a few lines.
+
+A member is the unit of work: it depends on its plan and on the lengths of its source's sequences alone, so members
+are built in any order, on any machine, any number of times, and give the same bytes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from gristmill.formats.errors import DataError, FormatError, SettingsError
+from gristmill.formats.index_plan import MemberPlan
+from gristmill.formats.indices import (
+    EpochPlan,
+    MemberIndices,
+    build_indices,
+    plan_epochs,
+    sample_index_dtype,
+    shuffle_index_dtype,
+)
+from gristmill.formats.npy import npy_size, open_npy, write_npy
+from gristmill.formats.storage import FileFacts, join
+
+__all__ = [
+    "build_member",
+    "member_epochs",
+    "member_file_sizes",
+    "MemberReport",
+    "open_member_files",
+    "parse_member_report",
+    "write_member",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReport:
+    """What became of a member.
+
+    Attributes:
+        split: ``train``, ``valid`` or ``test``.
+        source: id of the source.
+        place: position of the source among all sources.
+        start: first sequence of the split, counted over the source's concatenated shards.
+        end: one past its last sequence.
+        tokens: tokens per epoch.
+        epochs: passes over the tokens.
+        separate: whether the last epoch is shuffled by itself.
+        rows: samples in the stored order.
+        weight: share in a weighted blend, normalised once; None: unweighted.
+        left_out: why the member takes no part although it was planned; None: it takes part.
+        files: size and digest of each file by its path relative to the set's folder.
+    """
+
+    split: str
+    source: str
+    place: int
+    start: int
+    end: int
+    tokens: int
+    epochs: int
+    separate: bool
+    rows: int
+    weight: float | None
+    left_out: str | None
+    files: Mapping[str, FileFacts] = field(default_factory=dict)
+
+
+def member_epochs(plan: MemberPlan, tokens: int) -> EpochPlan:
+    """The epochs of a planned member whose range holds `tokens` tokens (at least 1)."""
+    return plan_epochs(
+        tokens=tokens,
+        sequence_length=plan.sequence_length,
+        samples=plan.samples,
+        epochs=plan.epochs,
+        add_extra_token=plan.add_extra_token,
+    )
+
+
+def build_member(plan: MemberPlan, lengths: NDArray[np.int32]) -> MemberIndices:
+    """Builds the indices of a member.
+
+    Args:
+        plan: the member, from `plan_members`.
+        lengths: [plan.source_sequences] int32 tokens of every sequence of the whole source, shard after shard.
+
+    Returns:
+        The indices. A member that may be left out (one unweighted pass of validation or test) and is too short for
+        one sample comes back with no samples; `write_member` reports why.
+
+    Raises:
+        DataError: the lengths are not those of the planned source; or a member that is needed has no tokens or too
+            few for one sample.
+        SettingsError: the member would be repeated more often than its `max_epochs`.
+    """
+    name = f"{plan.split}: source {plan.source!r}"
+    if lengths.ndim != 1 or len(lengths) != plan.source_sequences:
+        raise DataError(
+            f"{name}: lengths of shape {lengths.shape} where the plan counts {plan.source_sequences} sequences: the "
+            "shards changed after planning; plan again"
+        )
+    if lengths.dtype != np.int32:
+        raise DataError(f"{name}: lengths are {lengths.dtype.name}; sequence lengths are int32")
+    inside = lengths[plan.start : plan.end]
+    if int(inside.min(initial=0)) < 0:
+        bad = plan.start + int(np.argmin(inside))
+        raise DataError(f"{name}: sequence {bad} has a length of {lengths[bad]} tokens; a length is never negative")
+    tokens = int(inside.sum(dtype=np.int64))
+    if tokens == 0:
+        return _without_samples(plan, tokens)
+    epochs = member_epochs(plan, tokens)
+    if epochs.samples == 0:
+        return _without_samples(plan, tokens)
+    _check_max_epochs(plan, epochs)
+    return build_indices(lengths, plan.start, plan.end, epochs, plan.seed)
+
+
+def _too_short(plan: MemberPlan, tokens: int) -> str:
+    needed = plan.sequence_length + int(plan.add_extra_token)
+    return (
+        f"its {plan.end - plan.start} sequences hold {tokens} tokens, and one sample of length {plan.sequence_length} "
+        f"needs {needed}"
+    )
+
+
+def _without_samples(plan: MemberPlan, tokens: int) -> MemberIndices:
+    if plan.required:
+        raise DataError(
+            f"{plan.split}: source {plan.source!r} gives no sample: {_too_short(plan, tokens)}; add data, choose a "
+            f"shorter sequence_length or change the share of {plan.split} in splits"
+        )
+    return MemberIndices(
+        plan=EpochPlan(
+            tokens=tokens,
+            sequence_length=plan.sequence_length,
+            add_extra_token=plan.add_extra_token,
+            epochs=1,
+            separate=False,
+            samples=0,
+        ),
+        document_index=np.empty(0, dtype=np.int32),
+        sample_index=np.zeros((1, 2), dtype=np.int32),
+        shuffle_index=np.empty(0, dtype=np.uint32),
+    )
+
+
+def _check_max_epochs(plan: MemberPlan, epochs: EpochPlan) -> None:
+    if plan.max_epochs is None:
+        return
+    if plan.draws is None:
+        passes, wanted = float(epochs.epochs), f"{epochs.epochs} epochs"
+    else:
+        drawn = plan.draws * plan.sequence_length
+        passes = drawn / epochs.tokens
+        wanted = f"{plan.draws} samples of {plan.sequence_length} tokens ({drawn} tokens)"
+    if passes > plan.max_epochs:
+        raise SettingsError(
+            f"{plan.split}: source {plan.source!r} would be repeated too often: {wanted} of its {epochs.tokens} tokens "
+            f"are {passes:.4g} passes, above max_epochs = {plan.max_epochs:g}; lower its weight or the number of "
+            "samples, add data, or raise max_epochs"
+        )
+
+
+def _layout(samples: int, entries: int) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
+    """dtype and shape of each index of a member of `samples` samples and `entries` document index entries."""
+    return {
+        "document_index": (np.int32, (entries,)),
+        "sample_index": (sample_index_dtype(entries, 0), (samples + 1, 2)),
+        "shuffle_index": (shuffle_index_dtype(samples), (samples,)),
+    }
+
+
+def member_file_sizes(report: MemberReport) -> dict[str, int]:
+    """Bytes that each file of a member must have, by its path relative to the set's folder."""
+    if report.left_out is not None:
+        return {}
+    layout = _layout(report.rows, report.epochs * (report.end - report.start))
+    return {
+        _file_name(report.split, report.source, index): npy_size(dtype, shape)
+        for index, (dtype, shape) in layout.items()
+    }
+
+
+def _file_name(split: str, source: str, index: str) -> str:
+    return join(split, source, f"{index}.npy")
+
+
+def write_member(set_folder: str, plan: MemberPlan, indices: MemberIndices) -> MemberReport:
+    """Writes the three files ``<split>/<source>/{document,sample,shuffle}_index.npy``, each whole or not at all.
+
+    A member without samples writes nothing and is reported as left out.
+
+    Args:
+        set_folder: path or URL of the index set's folder.
+        plan: the member.
+        indices: what `build_member` made of it.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    files: dict[str, FileFacts] = {}
+    if indices.samples:
+        arrays: tuple[tuple[str, NDArray[Any]], ...] = (
+            ("document_index", indices.document_index),
+            ("sample_index", indices.sample_index),
+            ("shuffle_index", indices.shuffle_index),
+        )
+        for index, array in arrays:
+            name = _file_name(plan.split, plan.source, index)
+            files[name] = write_npy(join(set_folder, name), array)
+    return MemberReport(
+        split=plan.split,
+        source=plan.source,
+        place=plan.place,
+        start=plan.start,
+        end=plan.end,
+        tokens=indices.plan.tokens,
+        epochs=indices.plan.epochs,
+        separate=indices.plan.separate,
+        rows=indices.samples,
+        weight=plan.weight,
+        left_out=None if indices.samples else _too_short(plan, indices.plan.tokens),
+        files=files,
+    )
+
+
+def open_member_files(
+    set_folder: str, report: MemberReport, *, sequence_length: int, add_extra_token: bool
+) -> MemberIndices:
+    """Opens the files of a member and checks dtype, shape, size and both ends of every array.
+
+    Args:
+        set_folder: path or URL of the index set's folder.
+        report: the member, as recorded.
+        sequence_length: tokens per sample.
+        add_extra_token: whether samples overlap by one token.
+
+    Returns:
+        The indices, memory-mapped from local files, read into memory from elsewhere.
+
+    Raises:
+        FormatError: a file is missing, cut short, or does not fit the record.
+    """
+    plan = EpochPlan(
+        tokens=report.tokens,
+        sequence_length=sequence_length,
+        add_extra_token=add_extra_token,
+        epochs=report.epochs,
+        separate=report.separate,
+        samples=report.rows,
+    )
+    entries = report.epochs * (report.end - report.start)
+    paths: dict[str, str] = {}
+    arrays: dict[str, NDArray[Any]] = {}
+    for index, (dtype, shape) in _layout(report.rows, entries).items():
+        paths[index] = join(set_folder, _file_name(report.split, report.source, index))
+        arrays[index] = open_npy(paths[index], dtype, shape)
+    _check_ends(paths["document_index"], arrays["document_index"], report.start, report.end, "sequence number")
+    _check_ends(paths["shuffle_index"], arrays["shuffle_index"], 0, report.rows, "sample number")
+    _check_ends(paths["sample_index"], arrays["sample_index"][:, 0], 0, entries, "place in the document index")
+    _check_ends(paths["sample_index"], arrays["sample_index"][:, 1], 0, report.tokens + 1, "token offset")
+    return MemberIndices(plan=plan, **arrays)
+
+
+def _check_ends(path: str, array: NDArray[Any], start: int, end: int, what: str) -> None:
+    for row in (0, len(array) - 1):
+        if not start <= int(array[row]) < end:
+            raise FormatError(
+                f"{path}: row {row} holds {what} {array[row]}, outside {start} to {end - 1}: damaged; build the "
+                "indices again"
+            )
+
+
+def parse_member_report(value: Mapping[str, Any]) -> MemberReport:
+    """A report from its JSON form (``dataclasses.asdict`` of it).
+
+    Raises:
+        KeyError, TypeError, ValueError: the value is no report.
+    """
+    files = {name: FileFacts(int(facts["size"]), str(facts["sha256"])) for name, facts in value["files"].items()}
+    return MemberReport(**{**value, "files": files})
