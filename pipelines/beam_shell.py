@@ -1,0 +1,229 @@
+"""The Beam pipeline of a run: a thin shell around the functions that the plain loop calls.
+
+Each stage takes one element, the word that the stage before is finished, fans out into items, and ends in one element
+after its receipt is written; so a run is a single pipeline whatever stages it has, and nothing waits between jobs.
+Only descriptors, packed keys and small reports cross a shuffle. Reshuffle spreads items over workers and decides no
+byte: every step that gathers results sorts them by number.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners import create_runner
+
+from gristmill.formats.split import SPLITS
+from gristmill.pipelines.dedup import later_copies, write_drops
+from gristmill.pipelines.encode import encode_split
+from gristmill.pipelines.finish import finish
+from gristmill.pipelines.index import blend_split, close_blend, close_index, index_member, plan_index
+from gristmill.pipelines.job import Job
+from gristmill.pipelines.plan import Split, read_plan
+from gristmill.pipelines.scan import partition_keys, scan_split
+from gristmill.pipelines.shards import assemble_shard, plan_shards
+from gristmill.pipelines.stages import close_clean, close_download, close_tokenize
+
+__all__ = ["build_pipeline", "run_beam"]
+
+Report = dict[str, Any]
+
+
+def run_beam(job: Job, stages: Sequence[str], runner: Any, flags: Sequence[str], *, write_manifest: bool) -> None:
+    """Runs stages on a Beam runner and waits for the end.
+
+    Args:
+        job: the run.
+        stages: names out of `STAGES`, in order.
+        runner: a Beam runner or the name of one.
+        flags: Beam's pipeline options as on a command line.
+        write_manifest: whether to finish the corpus behind them.
+    """
+    options = PipelineOptions(list(flags))
+    pipeline = beam.Pipeline(runner=create_runner(runner) if isinstance(runner, str) else runner, options=options)
+    build_pipeline(pipeline, job, stages, write_manifest=write_manifest)
+    pipeline.run().wait_until_finish()
+
+
+def build_pipeline(pipeline: beam.Pipeline, job: Job, stages: Sequence[str], *, write_manifest: bool) -> None:
+    """Adds the stages to a pipeline; see `run_beam`."""
+    done = pipeline | "Start" >> beam.Create([0])
+    builders: dict[str, Callable[[Any, Job], Any]] = {
+        "download": _download,
+        "clean": _clean,
+        "tokenize": _tokenize,
+        "index": _index,
+        "blend": _blend,
+    }
+    for stage in stages:
+        done = builders[stage](done, job)
+    if write_manifest:
+        _ = done | "Manifest" >> beam.Map(_finish, job)
+
+
+def _finish(_: object, job: Job) -> int:
+    finish(job)
+    return 0
+
+
+def _items(done: Any, name: str, list_items: Callable[[Job], Iterable[Any]], job: Job) -> Any:
+    """Fans one element out into items, spread over the workers."""
+    return done | f"{name}: list" >> beam.FlatMap(_List(list_items), job) | f"{name}: spread" >> beam.Reshuffle()
+
+
+class _List:
+    """Calls a lister with the job, whatever the element was."""
+
+    def __init__(self, list_items: Callable[[Job], Iterable[Any]]) -> None:
+        self._list_items = list_items
+
+    def __call__(self, _: object, job: Job) -> Iterable[Any]:
+        return self._list_items(job)
+
+
+def _close(reports: Any, name: str, close: Callable[[Job, list[Any]], Any], job: Job) -> Any:
+    """Gathers reports into the stage's receipt; gives one element."""
+    return reports | f"{name}: gather" >> beam.combiners.ToList() | f"{name}: receipt" >> beam.Map(_Close(close), job)
+
+
+class _Close:
+    """Closes a stage unless the run works on one source only, which finishes no stage."""
+
+    def __init__(self, close: Callable[[Job, list[Any]], Any]) -> None:
+        self._close = close
+
+    def __call__(self, reports: list[Any], job: Job) -> int:
+        if job.source is None:
+            self._close(job, reports)
+        return 0
+
+
+class _Work(beam.DoFn):
+    """Does one item and counts what came of it."""
+
+    def __init__(self, job: Job, name: str, work: Callable[[Job, Any], Any]) -> None:
+        self._job = job
+        self._name = name
+        self._work = work
+
+    def process(self, item: Any) -> Iterator[tuple[Any, Any]]:
+        """Gives the item together with its report."""
+        report = self._work(self._job, item)
+        self._count("items", 1)
+        if isinstance(report, dict):
+            for name in ("records", "kept", "documents", "tokens", "bad"):
+                self._count(name, report.get(name, 0))
+            for reason, count in report.get("dropped", {}).items():
+                self._count(f"dropped_{reason}", count)
+        yield item, report
+
+    def _count(self, name: str, by: int) -> None:
+        if by:
+            Metrics.counter("gristmill", f"{self._name}_{name}").inc(by)
+
+
+def _report(pair: tuple[Any, Any]) -> Any:
+    return pair[1]
+
+
+def _work(items: Any, stage: str, name: str, work: Callable[[Job, Any], Any], job: Job) -> Any:
+    """The reports of the items."""
+    return (
+        items
+        | f"{stage}: {name}" >> beam.ParDo(_Work(job, name, work))
+        | f"{stage}: {name} report" >> beam.Map(_report)
+    )
+
+
+def _download(done: Any, job: Job) -> Any:
+    return done | "Download: receipt" >> beam.Map(_close_download, job)
+
+
+def _close_download(_: object, job: Job) -> int:
+    close_download(job)
+    return 0
+
+
+def _splits_to_scan(job: Job) -> list[Split]:
+    return [split for split in read_plan(job.corpus).splits if job.scans(split)]
+
+
+def _splits_to_encode(job: Job) -> list[Split]:
+    return [split for split in read_plan(job.corpus).splits if job.wants(split.source)]
+
+
+def _keys(scanned: tuple[Split, Report], job: Job) -> list[tuple[int, bytes]]:
+    return partition_keys(job, scanned[0])
+
+
+def _numbered(scanned: tuple[Split, Report]) -> tuple[int, tuple[Split, Report]]:
+    return scanned[0].number, scanned
+
+
+def _losers(group: tuple[int, Iterable[bytes]]) -> list[tuple[int, bytes]]:
+    return later_copies(group[1])
+
+
+def _drops(joined: tuple[int, dict[str, Iterable[Any]]], job: Job) -> tuple[Report, Report]:
+    _, parts = joined
+    split, report = next(iter(parts["scanned"]))
+    return report, write_drops(job, split, parts["losers"])
+
+
+def _close_clean(job: Job, reports: list[tuple[Report, Report]]) -> Any:
+    return close_clean(job, [scan for scan, _ in reports], [drop for _, drop in reports])
+
+
+def _clean(done: Any, job: Job) -> Any:
+    scanned = _items(done, "Clean", _splits_to_scan, job) | "Clean: scan" >> beam.ParDo(_Work(job, "scan", scan_split))
+    losers = (
+        scanned
+        | "Clean: keys" >> beam.FlatMap(_keys, job).with_output_types(tuple[int, bytes])
+        | "Clean: by hash" >> beam.GroupByKey()
+        | "Clean: later copies" >> beam.FlatMap(_losers).with_output_types(tuple[int, bytes])
+    )
+    numbered = scanned | "Clean: number" >> beam.Map(_numbered).with_output_types(tuple[int, Any])
+    dropped = (
+        {"scanned": numbered, "losers": losers}
+        | "Clean: by split" >> beam.CoGroupByKey()
+        | "Clean: drops" >> beam.Map(_drops, job)
+    )
+    return _close(dropped, "Clean", _close_clean, job)
+
+
+def _tokenize(done: Any, job: Job) -> Any:
+    encodes = _work(_items(done, "Tokenize", _splits_to_encode, job), "Tokenize", "encode", encode_split, job)
+    encoded = encodes | "Tokenize: all splits" >> beam.combiners.ToList()
+    plans = (
+        encoded
+        | "Tokenize: plan shards" >> beam.FlatMap(_plan_shards, job)
+        | "Tokenize: spread shards" >> beam.Reshuffle()
+    )
+    assembled = _work(plans, "Tokenize", "assemble", assemble_shard, job)
+    shards = assembled | "Tokenize: all shards" >> beam.combiners.ToList()
+    return shards | "Tokenize: receipt" >> beam.Map(_close_tokenize, job, beam.pvalue.AsSingleton(encoded))
+
+
+def _plan_shards(reports: list[Report], job: Job) -> list[Any]:
+    return plan_shards(job, reports)
+
+
+def _close_tokenize(shards: list[Report], job: Job, encodes: list[Report]) -> int:
+    if job.source is None:
+        close_tokenize(job, encodes, shards)
+    return 0
+
+
+def _index(done: Any, job: Job) -> Any:
+    members = _work(_items(done, "Index", plan_index, job), "Index", "build", index_member, job)
+    return _close(members, "Index", close_index, job)
+
+
+def _split_names(_: Job) -> tuple[str, ...]:
+    return SPLITS
+
+
+def _blend(done: Any, job: Job) -> Any:
+    blends = _work(_items(done, "Blend", _split_names, job), "Blend", "build", blend_split, job)
+    return _close(blends, "Blend", close_blend, job)

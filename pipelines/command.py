@@ -1,0 +1,37 @@
+"""The `gristmill prepare` command: options to a run."""
+
+import argparse
+
+from gristmill.formats.recipe import read_recipe
+from gristmill.pipelines.job import STAGES
+from gristmill.pipelines.workflow import PrepareOptions, prepare
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options; what it does not know goes to Beam."""
+    parser.add_argument("recipe", help="path or URL of the recipe")
+    parser.add_argument("--from", dest="first", metavar="STAGE", default=STAGES[0], help=f"one of {', '.join(STAGES)}")
+    parser.add_argument("--to", dest="last", metavar="STAGE", help="last stage to run")
+    parser.add_argument("--source", metavar="ID", help="work on one source only, up to its shards")
+    parser.add_argument("--output", metavar="FOLDER", help="write there instead of the recipe's output")
+    parser.add_argument(
+        "--runner", default="auto", metavar="NAME", help="auto, loop, FnApiRunner, DirectRunner, or any other of Beam's"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def run(arguments: argparse.Namespace, beam_flags: list[str]) -> int:
+    """Prepares the corpus; returns the exit code."""
+    recipe = read_recipe(arguments.recipe, output=arguments.output)
+    options = PrepareOptions(
+        first=arguments.first,
+        last=arguments.last,
+        source=arguments.source,
+        runner=arguments.runner,
+        flags=tuple(beam_flags),
+        quiet=arguments.quiet,
+    )
+    prepare(recipe, options)
+    return 0

@@ -1,0 +1,91 @@
+"""Writes the manifest, the commit point of a run, and clears away what only the run itself needed."""
+
+from typing import Any
+
+from gristmill import __version__
+from gristmill.formats.manifest import (
+    InputEntry,
+    Manifest,
+    RecordAddress,
+    ShardEntry,
+    SourceEntry,
+    TokenizerEntry,
+    write_manifest,
+)
+from gristmill.formats.storage import FileFacts, remove_tree
+from gristmill.pipelines.encode import TOKENIZER_FOLDER
+from gristmill.pipelines.inputs import InputFile
+from gristmill.pipelines.job import Job
+from gristmill.pipelines.plan import read_plan
+from gristmill.pipelines.stages import require_stage, valid_stage
+from gristmill.tokenize.resolved import load_resolved
+
+__all__ = ["finish", "source_entries"]
+
+
+def source_entries(job: Job) -> tuple[SourceEntry, ...]:
+    """The sources as the manifest has them, from the receipt of the tokenize stage."""
+    plan = read_plan(job.corpus)
+    stage = require_stage(job, "tokenize").result
+    entries = []
+    for number, (source, found) in enumerate(zip(job.recipe.sources, stage["sources"], strict=True)):
+        inputs = zip(plan.inputs[number], found["inputs"], strict=True)
+        entries.append(
+            SourceEntry(
+                id=source.id,
+                weight=source.weight,
+                max_epochs=source.max_epochs,
+                inputs=tuple(InputEntry(path=file.relative, size=file.size, xxh3=xxh3) for file, xxh3 in inputs),
+                documents_in=found["records"],
+                documents_kept=found["kept"],
+                dropped=found["dropped"],
+                counted=found["counted"],
+                shards=tuple(_shard(plan.inputs[number], shard) for shard in found["shards"]),
+            )
+        )
+    return tuple(entries)
+
+
+def _shard(inputs: tuple[InputFile, ...], found: dict[str, Any]) -> ShardEntry:
+    return ShardEntry(
+        path=found["path"],
+        tokens=found["tokens"],
+        documents=found["documents"],
+        eod_tokens=found["eod_tokens"],
+        bin=FileFacts(found["bin"]["size"], found["bin"]["sha256"]),
+        idx=FileFacts(found["idx"]["size"], found["idx"]["sha256"]),
+        first=_address(inputs, found["first"]),
+        last=_address(inputs, found["last"]),
+    )
+
+
+def _address(inputs: tuple[InputFile, ...], place: list[int]) -> RecordAddress:
+    file, part, record = place
+    return RecordAddress(input=inputs[file].relative, split=part, record=record)
+
+
+def finish(job: Job) -> Manifest:
+    """Writes the manifest from the stages' receipts, then removes the spills."""
+    stage = require_stage(job, "tokenize").result
+    resolved = load_resolved(job.path(TOKENIZER_FOLDER))
+    blended = valid_stage(job, "blend") if job.recipe.index is not None else None
+    manifest = Manifest(
+        name=job.recipe.name,
+        recipe_digest=job.recipe.digest(),
+        software=__version__,
+        tokenizer=TokenizerEntry(
+            fingerprint=resolved.fingerprint,
+            engine=stage["engine"],
+            engine_version=stage["engine_version"],
+            eod_id=resolved.eod_id,
+            eod_token=resolved.eod_token,
+            pad_id=resolved.pad_id,
+            vocabulary=resolved.vocabulary,
+        ),
+        dtype=resolved.dtype,
+        sources=source_entries(job),
+        index_set=None if blended is None else blended.result["set"],
+    )
+    write_manifest(job.corpus, manifest)
+    remove_tree(job.path("spill"))
+    return manifest

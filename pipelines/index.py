@@ -1,0 +1,160 @@
+"""The index and blend stages: one work item per source and split, then one per split.
+
+What is built is decided by `formats.index_set`; here it is cut into items, each skipped when its receipt is valid.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from gristmill.formats.errors import CorpusError
+from gristmill.formats.fingerprint import digest
+from gristmill.formats.index_set import (
+    IndexSettings,
+    MemberPlan,
+    MemberReport,
+    MemberSource,
+    ShardIdentity,
+    build_blend,
+    build_member,
+    commit_set,
+    parse_blend_report,
+    parse_member_report,
+    plan_members,
+    set_name,
+    set_path,
+    write_blend,
+    write_member,
+)
+from gristmill.formats.indexed import IndexedDataset
+from gristmill.formats.manifest import SourceEntry
+from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
+from gristmill.formats.split import SPLITS
+from gristmill.formats.storage import FileFacts, join, relative_to
+from gristmill.pipelines.finish import source_entries
+from gristmill.pipelines.job import Job
+from gristmill.pipelines.stages import require_stage, write_stage
+
+__all__ = [
+    "blend_split",
+    "close_blend",
+    "close_index",
+    "index_member",
+    "member_sources",
+    "plan_index",
+    "shard_identity",
+    "source_lengths",
+]
+
+
+def shard_identity(bin_sha256: str, idx_sha256: str) -> str:
+    """The digest by which an index set knows a shard: of both its files."""
+    return digest([bin_sha256, idx_sha256])
+
+
+def member_sources(sources: tuple[SourceEntry, ...]) -> tuple[MemberSource, ...]:
+    """The sources of a manifest as the indices see them; shard paths are relative to the corpus."""
+    return tuple(
+        MemberSource(
+            id=source.id,
+            weight=source.weight,
+            max_epochs=source.max_epochs,
+            shards=tuple(
+                ShardIdentity(shard.path, shard_identity(shard.bin.sha256, shard.idx.sha256), shard.documents)
+                for shard in source.shards
+            ),
+        )
+        for source in sources
+    )
+
+
+def source_lengths(corpus: str, source: MemberSource) -> np.ndarray:
+    """Lengths of all sequences of a source in manifest order, [S] int32, in tokens."""
+    lengths = np.empty(source.sequences, np.int32)
+    position = 0
+    for shard in source.shards:
+        pair = IndexedDataset(join(corpus, shard.path))
+        if len(pair) != shard.sequences:
+            raise CorpusError(f"{pair.prefix}: {len(pair)} sequences, but {shard.sequences} are recorded for it")
+        lengths[position : position + len(pair)] = pair.lengths
+        position += len(pair)
+        pair.close()
+    return lengths
+
+
+def _index(job: Job) -> IndexSettings:
+    if job.recipe.index is None:
+        raise CorpusError(f"{job.corpus}: the recipe has no [index], so there is no index set to build")
+    return job.recipe.index
+
+
+def _sources(job: Job) -> tuple[MemberSource, ...]:
+    return member_sources(source_entries(job))
+
+
+def plan_index(job: Job) -> list[MemberPlan]:
+    """The members to build."""
+    return list(plan_members(_index(job), _sources(job)))
+
+
+def index_member(job: Job, plan: MemberPlan) -> dict[str, Any]:
+    """Builds and writes the indices of one member unless its receipt is valid.
+
+    Returns:
+        The member's report as JSON values.
+    """
+    settings, sources = _index(job), _sources(job)
+    folder = set_path(job.corpus, settings, sources)
+    name = set_name(settings, sources)
+    receipt_path = item_receipt_path(job.corpus, "index", f"{name}/{plan.split}/{plan.source}")
+    item_digest = digest({"step": "index", "set": name, "plan": plan})
+    receipt = valid_receipt(job.corpus, receipt_path, item_digest)
+    if receipt is not None:
+        return dict(receipt.result)
+    lengths = source_lengths(job.corpus, sources[plan.place])
+    report = write_member(folder, plan, build_member(plan, lengths))
+    result = dataclasses.asdict(report)
+    write_receipt(receipt_path, Receipt(digest=item_digest, files=_files(job, folder, report.files), result=result))
+    return result
+
+
+def _files(job: Job, folder: str, files: Any) -> dict[str, FileFacts]:
+    below = relative_to(folder, job.corpus)
+    return {f"{below}/{name}": facts for name, facts in files.items()}
+
+
+def close_index(job: Job, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Writes the receipt of the index stage."""
+    settings, sources = _index(job), _sources(job)
+    folder = set_path(job.corpus, settings, sources)
+    reports = [parse_member_report(result) for result in results]
+    reports.sort(key=lambda report: (SPLITS.index(report.split), report.place))
+    files: dict[str, FileFacts] = {}
+    for report in reports:
+        files |= _files(job, folder, report.files)
+    members = [dataclasses.asdict(report) for report in reports]
+    return write_stage(job, "index", files, {"set": set_name(settings, sources), "members": members})
+
+
+def _reports(job: Job) -> list[MemberReport]:
+    return [parse_member_report(result) for result in require_stage(job, "index").result["members"]]
+
+
+def blend_split(job: Job, split: str) -> dict[str, Any] | None:
+    """Builds and writes the blend of one split; None where a single source takes part."""
+    settings, sources = _index(job), _sources(job)
+    blend = build_blend(settings, split, [report for report in _reports(job) if report.split == split])
+    if blend is None:
+        return None
+    return dataclasses.asdict(write_blend(set_path(job.corpus, settings, sources), split, blend))
+
+
+def close_blend(job: Job, results: list[dict[str, Any] | None]) -> dict[str, Any]:
+    """Commits the index set and writes the receipt of the blend stage."""
+    settings, sources = _index(job), _sources(job)
+    folder = set_path(job.corpus, settings, sources)
+    blends = [parse_blend_report(result) for result in results if result is not None]
+    index_set = commit_set(folder, settings, sources, _reports(job), blends)
+    samples = {split: index_set.order(split).samples for split in SPLITS}
+    return write_stage(job, "blend", _files(job, folder, index_set.files), {"set": index_set.name, "samples": samples})

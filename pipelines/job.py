@@ -1,0 +1,119 @@
+"""The job: what every work item of a run needs to know, small enough to travel with each of them.
+
+A job holds the recipe, the tokenizer's facts and the digest of each stage; inputs and splits lie in the plan file
+inside the corpus. A stage's digest covers everything its output follows from, so an unchanged digest means that the
+work need not be done again.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gristmill.formats.fingerprint import digest
+from gristmill.formats.recipe import Recipe, SourceSettings
+from gristmill.formats.storage import join
+from gristmill.pipelines.plan import Plan, Split
+
+__all__ = ["Job", "make_job", "stage_settings", "STAGES"]
+
+STAGES = ("download", "clean", "tokenize", "index", "blend")
+"""The stages that a user names, in order."""
+
+_CLEAN_VERSION = 1
+_TOKENIZE_VERSION = 1
+_INDEX_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run.
+
+    Attributes:
+        corpus: folder or URL of the corpus.
+        recipe: the recipe.
+        plan_digest: digest of the plan.
+        partitions: into how many groups deduplication keys are dealt.
+        stage_digests: digest of each stage by name.
+        settings: by stage, what its digest covers, as far as it tells a user what changed.
+        tokenizer: fingerprint of the tokenizer, empty when the run stops before it is needed.
+        engine: name of the engine that makes the ids.
+        source: number of the only source to work on, None for all.
+    """
+
+    corpus: str
+    recipe: Recipe
+    plan_digest: str
+    partitions: int
+    stage_digests: dict[str, str]
+    settings: dict[str, dict[str, Any]]
+    tokenizer: str
+    engine: str
+    source: int | None
+
+    def source_of(self, split: Split) -> SourceSettings:
+        """The source that a split belongs to."""
+        return self.recipe.sources[split.source]
+
+    def wants(self, source: int) -> bool:
+        """Whether the run works on a source."""
+        return self.source is None or self.source == source
+
+    def scans(self, split: Split) -> bool:
+        """Whether the run scans a split: it is cleaned at all, and not behind the only source wanted."""
+        behind = self.source is not None and split.source > self.source
+        return self.recipe.sources[split.source].clean.enabled and not behind
+
+    def path(self, *parts: str) -> str:
+        """Path of a file of the corpus."""
+        return join(self.corpus, *parts)
+
+
+def make_job(
+    recipe: Recipe, plan: Plan, *, tokenizer: str, engine: str, source: int | None, corpus: str | None = None
+) -> Job:
+    """Puts a job together and works out the digest of each stage."""
+    settings = stage_settings(recipe, plan, tokenizer)
+    digests: dict[str, str] = {}
+    above = ""
+    for stage in STAGES:
+        above = digest({"stage": stage, "above": above, "settings": settings[stage]})
+        digests[stage] = above
+    return Job(
+        corpus=corpus or recipe.output,
+        recipe=recipe,
+        plan_digest=plan.digest(),
+        partitions=plan.partitions,
+        stage_digests=digests,
+        settings=settings,
+        tokenizer=tokenizer,
+        engine=engine,
+        source=source,
+    )
+
+
+def stage_settings(recipe: Recipe, plan: Plan, tokenizer: str) -> dict[str, dict[str, Any]]:
+    """What each stage's output follows from, beyond the stages before it."""
+    inputs = {
+        source.id: digest([[file.relative, file.size, file.checksum] for file in files])
+        for source, files in zip(recipe.sources, plan.inputs, strict=True)
+    }
+    index = None if recipe.index is None else asdict(recipe.index)
+    return {
+        "download": {"inputs": inputs, "sources": [source.id for source in recipe.sources]},
+        "clean": {
+            "version": _CLEAN_VERSION,
+            "plan": plan.digest(),
+            "sources": {source.id: source.identity() for source in recipe.sources},
+        },
+        "tokenize": {
+            "version": _TOKENIZE_VERSION,
+            "tokenizer": tokenizer,
+            "control_text": recipe.tokenizer.control_text,
+            "target_tokens": recipe.target_tokens,
+        },
+        "index": {
+            "version": _INDEX_VERSION,
+            "index": index,
+            "mixture": {source.id: [source.weight, source.max_epochs] for source in recipe.sources},
+        },
+        "blend": {},
+    }

@@ -1,0 +1,213 @@
+"""The plan of a run: inputs pinned, cut into splits, with the digest that says when a split's work is still valid.
+
+A split is an ordered list of extents, about 32 MiB together: one large file is cut at record boundaries so that it
+uses all cores, many small ones are put together so that each costs no work item. The cut depends on the inputs alone,
+never on runner or workers, which is what makes the corpus the same wherever it is prepared.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gristmill.formats.errors import InputError
+from gristmill.formats.fingerprint import canonical_json, digest
+from gristmill.formats.recipe import Recipe, SourceSettings
+from gristmill.formats.storage import join, open_read, read_bytes, write_bytes
+from gristmill.pipelines.inputs import InputFile, find_inputs
+
+__all__ = ["Extent", "Plan", "plan_run", "read_plan", "Split", "SPLIT_BYTES", "write_plan"]
+
+SPLIT_BYTES = 32 << 20
+"""Input bytes that a split aims at."""
+
+PLAN_NAME = "_stages/plan.json"
+_READER_VERSION = 1
+_FILES_PER_SPLIT = 4096
+_KEY_BYTES_PER_PARTITION = 2 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """A part of an input file.
+
+    Attributes:
+        file: number of the input file within its source.
+        path: path or URL of the file.
+        relative: what messages call it.
+        format: "jsonl", "parquet", "text" or "python".
+        compression: "gzip", "bzip2", "xz", "zstd", or None.
+        start: first byte, or first row group of a Parquet file.
+        end: byte or row group behind the last.
+        whole: whether the extent is the whole file.
+    """
+
+    file: int
+    path: str
+    relative: str
+    format: str
+    compression: str | None
+    start: int
+    end: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """One work item of reading.
+
+    Attributes:
+        source: number of the source in the recipe.
+        part: number within the source; files are named by it.
+        number: number within the run, in order of priority; records are ranked by it.
+        extents: what to read, in order.
+        digest: digest of what its records follow from: inputs, extents and the source's settings.
+    """
+
+    source: int
+    part: int
+    number: int
+    extents: tuple[Extent, ...]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run reads.
+
+    Attributes:
+        inputs: input files by source.
+        splits: all splits, by number.
+    """
+
+    inputs: tuple[tuple[InputFile, ...], ...]
+    splits: tuple[Split, ...]
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of all input files, as stored."""
+        return sum(file.size for files in self.inputs for file in files)
+
+    @property
+    def partitions(self) -> int:
+        """Into how many groups deduplication keys are dealt; decides no byte of the corpus."""
+        return min(4096, 1 + self.input_bytes // _KEY_BYTES_PER_PARTITION)
+
+    def digest(self) -> str:
+        """Digest of everything that reading depends on."""
+        return digest([split.digest for split in self.splits])
+
+
+def plan_run(recipe: Recipe) -> Plan:
+    """Lists the inputs of a recipe and cuts them into splits.
+
+    Raises:
+        SettingsError: a pattern matches nothing.
+        InputError: a Parquet file cannot be opened.
+        StorageError: a file cannot be examined.
+    """
+    inputs: list[tuple[InputFile, ...]] = []
+    splits: list[Split] = []
+    for number, source in enumerate(recipe.sources):
+        files = find_inputs(source, f"sources[{number}]")
+        inputs.append(files)
+        for part, extents in enumerate(_pack(_extents(files, source))):
+            splits.append(
+                Split(
+                    source=number,
+                    part=part,
+                    number=len(splits),
+                    extents=tuple(extents),
+                    digest=_split_digest(source, files, extents),
+                )
+            )
+    return Plan(inputs=tuple(inputs), splits=tuple(splits))
+
+
+def _split_digest(source: SourceSettings, files: tuple[InputFile, ...], extents: list[Extent]) -> str:
+    parts = [
+        [files[extent.file].relative, files[extent.file].checksum, extent.format, extent.start, extent.end]
+        for extent in extents
+    ]
+    return digest({"reader": _READER_VERSION, "source": source.identity(), "extents": parts})
+
+
+def _extents(files: tuple[InputFile, ...], source: SourceSettings) -> Iterator[tuple[int, Extent]]:
+    """(bytes, extent) of every file, in order."""
+    for number, file in enumerate(files):
+        if file.format == "parquet":
+            yield from _row_groups(number, file)
+        elif file.compression is None and (
+            file.format == "jsonl" or (file.format == "text" and source.document == "line")
+        ):
+            pieces = max(1, -(-file.size // SPLIT_BYTES))
+            bounds = [file.size * piece // pieces for piece in range(pieces + 1)]
+            for start, end in itertools.pairwise(bounds):
+                yield end - start, _extent(number, file, start, end, whole=pieces == 1)
+        else:
+            yield file.size, _extent(number, file, 0, file.size, whole=True)
+
+
+def _extent(number: int, file: InputFile, start: int, end: int, *, whole: bool) -> Extent:
+    return Extent(
+        file=number,
+        path=file.path,
+        relative=file.relative,
+        format=file.format,
+        compression=file.compression,
+        start=start,
+        end=end,
+        whole=whole,
+    )
+
+
+def _row_groups(number: int, file: InputFile) -> Iterator[tuple[int, Extent]]:
+    try:
+        with open_read(file.path) as raw:
+            metadata = pq.read_metadata(raw)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{file.path}: cannot be read as Parquet: {error}; fetch it again or leave it out") from error
+    sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
+    start, size = 0, 0
+    for group, group_bytes in enumerate(sizes):
+        if size and size + group_bytes > SPLIT_BYTES:
+            yield size, _extent(number, file, start, group, whole=False)
+            start, size = group, 0
+        size += group_bytes
+    if start < len(sizes):
+        yield size, _extent(number, file, start, len(sizes), whole=start == 0)
+
+
+def _pack(extents: Iterator[tuple[int, Extent]]) -> Iterator[list[Extent]]:
+    """Puts extents together, in order, until the next one would pass the aim."""
+    packed: list[Extent] = []
+    size = 0
+    for extent_bytes, extent in extents:
+        if packed and (size + extent_bytes > SPLIT_BYTES or len(packed) == _FILES_PER_SPLIT):
+            yield packed
+            packed, size = [], 0
+        packed.append(extent)
+        size += extent_bytes
+    if packed:
+        yield packed
+
+
+def write_plan(corpus: str, plan: Plan) -> None:
+    """Publishes the plan inside the corpus, where the work items read it."""
+    value = {"inputs": [[asdict(file) for file in files] for files in plan.inputs], "splits": plan.splits}
+    write_bytes(join(corpus, PLAN_NAME), canonical_json(value) + b"\n")
+
+
+def read_plan(corpus: str) -> Plan:
+    """Reads the plan of the current run."""
+    value: dict[str, Any] = json.loads(read_bytes(join(corpus, PLAN_NAME)))
+    splits = tuple(
+        Split(**{**split, "extents": tuple(Extent(**extent) for extent in split["extents"])})
+        for split in value["splits"]
+    )
+    inputs = tuple(tuple(InputFile(**file) for file in files) for files in value["inputs"])
+    return Plan(inputs=inputs, splits=splits)

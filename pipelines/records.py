@@ -1,0 +1,92 @@
+"""Records on their way from a file to the tokenizer: batches of texts, and the account of what was left out.
+
+Every record of a split has a number, bad ones included, so that any later step can say which one it means. A bad
+record is handled where it is met, by the source's policy; what was left out is counted by reason and a bounded,
+deterministic sample of it is kept.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gristmill.formats.errors import InputError
+
+__all__ = ["Batch", "RecordAccount", "SAMPLES_PER_REASON"]
+
+SAMPLES_PER_REASON = 20
+"""Left-out records kept as a sample, per split and reason."""
+
+_SHOWN_CHARS = 200
+
+
+@dataclass(slots=True)
+class Batch:
+    """Some texts of a split, in order.
+
+    Attributes:
+        texts: the texts of good records; none is empty.
+        records: their record numbers, ascending, one per text.
+    """
+
+    texts: list[str]
+    records: "list[int] | range"
+
+
+@dataclass(slots=True)
+class RecordAccount:
+    """What happened to the records of one split.
+
+    Attributes:
+        policy: "fail" or "skip", for bad records.
+        records: records met so far; the next record's number.
+        dropped: records left out, by reason.
+        bad: records left out that were bad, of those in `dropped`.
+        counted: other counts by name.
+        samples: sample of what was left out: reason, where, value.
+        inputs: one entry per extent: number of the input file, digest of what was read, records met by its end.
+    """
+
+    policy: str
+    records: int = 0
+    bad: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    counted: Counter[str] = field(default_factory=Counter)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    inputs: list[tuple[int, str, int]] = field(default_factory=list)
+
+    def reject(self, reason: str, where: Callable[[], str], value: str, remedy: str) -> None:
+        """Leaves out a bad record.
+
+        Args:
+            reason: name of the kind of fault.
+            where: gives file and line or row; called only when it is needed.
+            value: what was found.
+            remedy: what the user can do.
+
+        Raises:
+            InputError: the policy is "fail".
+        """
+        if self.policy == "fail":
+            raise InputError(
+                f'{where()}: {reason.replace("_", " ")}: {_shown(value)}; {remedy}, or set bad_records = "skip" to '
+                "count such records and go on"
+            )
+        self.bad += 1
+        self.drop(reason, where, value)
+
+    def drop(self, reason: str, where: Callable[[], str], value: str) -> None:
+        """Leaves out a record by a rule that is no fault."""
+        self.dropped[reason] += 1
+        if self.dropped[reason] <= SAMPLES_PER_REASON:
+            self.samples.append({"reason": reason, "where": where(), "value": _shown(value)})
+
+    def samples_jsonl(self) -> bytes:
+        """The sample as JSON lines, by reason."""
+        ordered = sorted(self.samples, key=lambda entry: str(entry["reason"]))
+        return b"".join(json.dumps(entry, sort_keys=True).encode("ascii") + b"\n" for entry in ordered)
+
+
+def _shown(value: str) -> str:
+    return value if len(value) <= _SHOWN_CHARS else value[:_SHOWN_CHARS] + f"... ({len(value)} characters)"

@@ -1,0 +1,91 @@
+"""Chooses what a run is executed by, and how much of the machine it uses.
+
+`auto` means the machine at hand: the plain loop where the input is so small that importing Beam would cost more than
+the work, else Beam's FnApiRunner by name. Beam's own default may pick a runner that it fetches from the internet.
+Encoders release the interpreter lock, so threads share the cores; processes pay their start-up of some seconds back
+only on larger inputs. Whatever is chosen, the corpus is the same.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gristmill.formats.errors import MissingExtraError, SettingsError
+from gristmill.pipelines.job import Job
+
+__all__ = ["choose_runner", "execute", "RunnerChoice"]
+
+LOOP = "loop"
+AUTO = "auto"
+LOOP_BYTES = 8 << 20
+PROCESS_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerChoice:
+    """How a run is executed.
+
+    Attributes:
+        runner: "loop", or the name of a Beam runner.
+        flags: Beam's pipeline options.
+        engine_threads: threads of the tokenizing engine in each process.
+        says: the choice in words.
+    """
+
+    runner: str
+    flags: tuple[str, ...]
+    engine_threads: int
+    says: str
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def choose_runner(name: str, flags: Sequence[str], input_bytes: int, splits: int) -> RunnerChoice:
+    """Works out how to execute a run.
+
+    Args:
+        name: "auto", "loop", or the name of a Beam runner.
+        flags: Beam options given by the user; they win over what is chosen here.
+        input_bytes: bytes of all inputs.
+        splits: number of splits; more workers than splits have nothing to do.
+
+    Raises:
+        SettingsError: Beam options are given to the loop.
+    """
+    cores = _cores()
+    given = {flag.split("=", 1)[0] for flag in flags}
+    if name == LOOP or (name == AUTO and not flags and input_bytes < LOOP_BYTES):
+        if flags:
+            raise SettingsError(f"--runner loop takes no Beam options, but got {' '.join(flags)}")
+        return RunnerChoice(runner=LOOP, flags=(), engine_threads=cores, says=f"plain loop, {cores} engine threads")
+    if name not in {AUTO, "FnApiRunner"}:
+        return RunnerChoice(runner=name, flags=tuple(flags), engine_threads=1, says=f"Beam's {name}")
+    chosen = list(flags)
+    workers = max(1, min(cores, splits))
+    if name == AUTO and not given & {"--direct_num_workers", "--direct_running_mode"} and workers > 1:
+        mode = "multi_processing" if input_bytes >= PROCESS_BYTES else "multi_threading"
+        chosen += [f"--direct_num_workers={workers}", f"--direct_running_mode={mode}"]
+    options = dict(flag.lstrip("-").split("=", 1) for flag in chosen if "=" in flag)
+    count = int(options.get("direct_num_workers", "1")) or cores
+    mode = options.get("direct_running_mode", "in_memory")
+    engine_threads = cores if count == 1 else 1
+    says = f"Beam's FnApiRunner, {count} worker{'s' if count > 1 else ''} ({mode})"
+    return RunnerChoice(runner="FnApiRunner", flags=tuple(chosen), engine_threads=engine_threads, says=says)
+
+
+def execute(job: Job, stages: Sequence[str], choice: RunnerChoice, *, write_manifest: bool) -> None:
+    """Executes stages; Beam is imported only here."""
+    if choice.runner == LOOP:
+        from gristmill.pipelines.loop import run_loop
+
+        run_loop(job, stages, write_manifest=write_manifest)
+        return
+    try:
+        import apache_beam  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("apache-beam", "prepare", f"--runner {choice.runner}") from error
+    from gristmill.pipelines.beam_shell import run_beam
+
+    run_beam(job, stages, choice.runner, choice.flags, write_manifest=write_manifest)

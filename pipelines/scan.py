@@ -1,0 +1,137 @@
+"""Scans a split: reads it, applies the cleaning rules, and writes down which records go on, with a hash of their text.
+
+The result is a file of packed keys, 20 bytes a document; text goes nowhere. Copies inside the split are resolved here,
+so that in the deduplication behind it no key can occur more often than there are splits.
+"""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from gristmill.formats.fingerprint import digest
+from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
+from gristmill.formats.storage import publish, read_bytes, write_bytes
+from gristmill.pipelines.clean import clean_batch
+from gristmill.pipelines.job import Job
+from gristmill.pipelines.plan import Split
+from gristmill.pipelines.read import read_split
+from gristmill.pipelines.records import Batch, RecordAccount
+
+__all__ = ["keys_path", "KEY_DTYPE", "partition_keys", "RANKED_DTYPE", "read_keys", "rejects_path", "scan_split"]
+
+KEY_DTYPE = np.dtype([("hash", "<u8", 2), ("record", "<u4")])
+"""One kept document of a split: xxh3_128 of its text, number of its record."""
+
+RANKED_DTYPE = np.dtype([("hash", "<u8", 2), ("rank", "<u8")])
+"""One kept document of a run: the hash, and split number << 32 | record number."""
+
+
+def keys_path(source_id: str, part: int) -> str:
+    """Path of a split's keys, relative to the corpus."""
+    return f"clean/{source_id}/{part:05d}.keys"
+
+
+def rejects_path(source_id: str, part: int) -> str:
+    """Path of a split's sample of left-out records, relative to the corpus."""
+    return f"rejected/{source_id}/{part:05d}.jsonl"
+
+
+def scan_split(job: Job, split: Split) -> dict[str, Any]:
+    """Scans a split unless its receipt is still valid; see the module.
+
+    Returns:
+        The item's result: split, records, kept, dropped, counted and bad, plus the digests of what was read.
+
+    Raises:
+        InputError: a record is bad and the policy is "fail", or a file is damaged.
+        StorageError: a file cannot be read or written.
+    """
+    source = job.source_of(split)
+    receipt_path = item_receipt_path(job.corpus, "scan", f"{source.id}/{split.part:05d}")
+    item_digest = digest({"step": "scan", "split": split.digest})
+    receipt = valid_receipt(job.corpus, receipt_path, item_digest)
+    if receipt is not None:
+        return {**receipt.result, "number": split.number, "source": split.source}
+    account = RecordAccount(source.bad_records)
+    keys: list[np.ndarray] = []
+    where = split.extents[0].relative
+    for batch in read_split(split, source, account):
+        kept = clean_batch(batch, source.clean, account, where) if source.clean.enabled else batch
+        if kept.texts:
+            keys.append(_keys(kept))
+    packed = np.concatenate(keys) if keys else np.empty(0, KEY_DTYPE)
+    if source.clean.exact_dedup:
+        packed, copies = _first_of_each(packed)
+        if copies:
+            account.dropped["exact_duplicate"] += copies
+    files = {}
+    with publish(job.path(keys_path(source.id, split.part))) as publication:
+        publication.write(packed)
+    files[keys_path(source.id, split.part)] = publication.facts()
+    if account.samples:
+        name = rejects_path(source.id, split.part)
+        files[name] = write_bytes(job.path(name), account.samples_jsonl())
+    result = split_result(split, account, kept=len(packed))
+    write_receipt(receipt_path, Receipt(digest=item_digest, files=files, result=result))
+    return result
+
+
+def split_result(split: Split, account: RecordAccount, *, kept: int) -> dict[str, Any]:
+    """What an account comes to, as JSON values."""
+    return {
+        "number": split.number,
+        "source": split.source,
+        "part": split.part,
+        "records": account.records,
+        "kept": kept,
+        "bad": account.bad,
+        "dropped": dict(sorted(Counter(account.dropped).items())),
+        "counted": dict(sorted(account.counted.items())),
+        "inputs": [list(entry) for entry in account.inputs],
+    }
+
+
+def _keys(batch: Batch) -> np.ndarray:
+    hash_of = xxhash.xxh3_128_digest
+    packed = np.empty(len(batch.texts), KEY_DTYPE)
+    digests = b"".join([hash_of(text.encode("utf-8")) for text in batch.texts])
+    packed["hash"] = np.frombuffer(digests, "<u8").reshape(-1, 2)
+    packed["record"] = batch.records
+    return packed
+
+
+def _first_of_each(keys: np.ndarray) -> tuple[np.ndarray, int]:
+    """Keys without the later copies, in record order, and how many copies there were."""
+    order = np.lexsort((keys["record"], keys["hash"][:, 0], keys["hash"][:, 1]))
+    hashes = keys["hash"][order]
+    copy = np.zeros(len(keys), bool)
+    copy[1:] = (hashes[1:] == hashes[:-1]).all(axis=1)
+    first = np.sort(order[~copy])
+    return keys[first], int(copy.sum())
+
+
+def read_keys(job: Job, source_id: str, part: int) -> np.ndarray:
+    """The keys of a split, [n] of `KEY_DTYPE`, by record."""
+    return np.frombuffer(read_bytes(job.path(keys_path(source_id, part))), KEY_DTYPE)
+
+
+def partition_keys(job: Job, split: Split) -> list[tuple[int, bytes]]:
+    """A split's keys as packed `RANKED_DTYPE` records, dealt to groups by hash; nothing when it takes no part."""
+    source = job.source_of(split)
+    if not source.clean.exact_dedup:
+        return []
+    keys = read_keys(job, source.id, split.part)
+    ranked = np.empty(len(keys), RANKED_DTYPE)
+    ranked["hash"] = keys["hash"]
+    ranked["rank"] = (split.number << 32) | keys["record"].astype(np.uint64)
+    group = (ranked["hash"][:, 0] % np.uint64(job.partitions)).astype(np.int64)
+    order = np.argsort(group, kind="stable")
+    bounds = np.searchsorted(group[order], np.arange(job.partitions + 1))
+    ranked = ranked[order]
+    return [
+        (number, ranked[bounds[number] : bounds[number + 1]].tobytes())
+        for number in range(job.partitions)
+        if bounds[number] < bounds[number + 1]
+    ]

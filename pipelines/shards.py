@@ -1,0 +1,205 @@
+"""Plans and assembles shards: which documents of which spills go into which `.bin/.idx` pair.
+
+A document belongs to the shard floor(position of its first token / target), counted over the whole source, so shards
+are equal to within a document, keep the input's order, and do not depend on how the input was cut. Numbers that would
+be empty, because one document spans them, are closed up.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gristmill.formats.errors import DataError, FormatError
+from gristmill.formats.fingerprint import digest
+from gristmill.formats.indexed_writer import write_indexed
+from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
+from gristmill.formats.storage import read_bytes, read_range
+from gristmill.pipelines.encode import encoder_of, spill_path
+from gristmill.pipelines.job import Job
+
+__all__ = ["assemble_shard", "plan_shards", "shard_path", "ShardPiece", "ShardPlan"]
+
+_COPY_TOKENS = 1 << 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPiece:
+    """A spill that a shard takes documents from.
+
+    Attributes:
+        part: number of the spill within the source.
+        position: tokens of the source before the spill.
+        digest: sha256 of the spill's tokens.
+    """
+
+    part: int
+    position: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPlan:
+    """One shard to assemble.
+
+    Attributes:
+        source: number of the source.
+        number: number of the shard within the source.
+        count: shards of the source.
+        start: position in the source of the first token that a document of the shard may start at.
+        end: position behind the last.
+        pieces: spills that hold such documents, in order.
+    """
+
+    source: int
+    number: int
+    count: int
+    start: int
+    end: int
+    pieces: tuple[ShardPiece, ...]
+
+
+def shard_path(source_id: str, number: int, count: int) -> str:
+    """Prefix of a shard's pair, relative to the corpus."""
+    return f"tokens/{source_id}/{source_id}-{number:05d}-of-{count:05d}"
+
+
+def plan_shards(job: Job, reports: list[dict[str, Any]]) -> list[ShardPlan]:
+    """Plans the shards of every source.
+
+    Args:
+        job: the run.
+        reports: results of `encode_split`, in any order.
+
+    Raises:
+        DataError: a source has no document left; the message tells the reasons.
+    """
+    plans: list[ShardPlan] = []
+    for source in sorted({int(report["source"]) for report in reports}):
+        own = sorted((report for report in reports if report["source"] == source), key=lambda report: report["part"])
+        if not any(report["tokens"] for report in own):
+            raise DataError(
+                f"source {job.recipe.sources[source].id!r}: no document is left of {sum(r['records'] for r in own)} "
+                f"records read; {_reasons(own)}. Relax its rules or leave the source out"
+            )
+        plans.extend(_plan_source(job, source, own))
+    return plans
+
+
+def _reasons(reports: list[dict[str, Any]]) -> str:
+    names = sorted({name for report in reports for name in report["dropped"]})
+    counts = (f"{sum(report['dropped'].get(name, 0) for report in reports)} {name}" for name in names)
+    return ", ".join(counts) or "cleaning and deduplication left none"
+
+
+def _plan_source(job: Job, source: int, reports: list[dict[str, Any]]) -> list[ShardPlan]:
+    target = job.recipe.target_tokens
+    positions = np.cumsum([0, *(report["tokens"] for report in reports)]).tolist()
+    pieces: dict[int, list[ShardPiece]] = {}
+    for report, position in zip(reports, positions, strict=False):
+        if report["tokens"]:
+            piece = ShardPiece(part=report["part"], position=position, digest=report["spill"])
+            for number in _numbers(job, source, report, position, target):
+                pieces.setdefault(number, []).append(piece)
+    return [
+        ShardPlan(
+            source=source,
+            number=closed_up,
+            count=len(pieces),
+            start=number * target,
+            end=(number + 1) * target,
+            pieces=tuple(pieces[number]),
+        )
+        for closed_up, number in enumerate(sorted(pieces))
+    ]
+
+
+def _numbers(job: Job, source: int, report: dict[str, Any], position: int, target: int) -> list[int]:
+    """Numbers of the shards, before closing up, that a spill has documents for."""
+    if report["longest"] <= target:
+        last = position + report["tokens"] - report["last"]
+        return list(range(position // target, last // target + 1))
+    lengths = _lengths(job, source, report["part"])
+    starts = position + np.cumsum(lengths) - lengths
+    return np.unique(starts // target).tolist()
+
+
+def _lengths(job: Job, source: int, part: int) -> np.ndarray:
+    path = job.path(spill_path(job.recipe.sources[source].id, part, "len"))
+    return np.frombuffer(read_bytes(path), "<i4").astype(np.int64)
+
+
+def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
+    """Copies a shard's documents out of the spills into a pair, unless its receipt is still valid.
+
+    Returns:
+        The shard as the manifest has it, plus source and number.
+
+    Raises:
+        FormatError: the pair does not hold one EOD per document though no text can spell it.
+        StorageError: a file cannot be read or written.
+    """
+    source_id = job.recipe.sources[plan.source].id
+    receipt_path = item_receipt_path(job.corpus, "assemble", f"{source_id}/{plan.number:05d}-of-{plan.count:05d}")
+    item_digest = digest({"step": "assemble", "tokenizer": job.tokenizer, "plan": plan})
+    receipt = valid_receipt(job.corpus, receipt_path, item_digest)
+    if receipt is not None:
+        return {**receipt.result, "source": plan.source}
+    encoder = encoder_of(job)
+    name = shard_path(source_id, plan.number, plan.count)
+    eods = 0
+    ends: list[tuple[int, int]] = []
+    with write_indexed(job.path(name), encoder.dtype) as writer:
+        for piece in plan.pieces:
+            lengths = _lengths(job, plan.source, piece.part)
+            stops = np.cumsum(lengths)
+            starts = piece.position + stops - lengths
+            low, high = (int(bound) for bound in np.searchsorted(starts, (plan.start, plan.end)))
+            if low == high:
+                continue
+            records = spill_path(source_id, piece.part, "rec")
+            ends += [(piece.part, _record(job.path(records), at)) for at in (low, high - 1)]
+            tokens = job.path(spill_path(source_id, piece.part, "tok"))
+            for first, last in _runs(lengths, low, high):
+                begin = int(stops[first] - lengths[first])
+                size = encoder.dtype.itemsize
+                data = read_range(tokens, begin * size, (int(stops[last - 1]) - begin) * size)
+                ids = np.frombuffer(data, encoder.dtype)
+                eods += int(np.count_nonzero(ids == encoder.eod_id))
+                writer.add(ids, lengths[first:last])
+    facts = writer.facts
+    if facts is None or (eods < facts.documents):
+        raise FormatError(f"{name}: {eods} EODs for {writer.documents} documents; each must end with one")
+    result = {
+        "number": plan.number,
+        "path": name,
+        "tokens": facts.tokens,
+        "documents": facts.documents,
+        "eod_tokens": eods,
+        "bin": {"size": facts.bin.size, "sha256": facts.bin.sha256},
+        "idx": {"size": facts.idx.size, "sha256": facts.idx.sha256},
+        "first": list(ends[0]),
+        "last": list(ends[-1]),
+    }
+    files = {f"{name}.bin": facts.bin, f"{name}.idx": facts.idx}
+    write_receipt(receipt_path, Receipt(digest=item_digest, files=files, result=result))
+    return {**result, "source": plan.source}
+
+
+def _record(path: str, at: int) -> int:
+    """Record number of a spill's document."""
+    return int(np.frombuffer(read_range(path, 4 * at, 4), "<u4")[0])
+
+
+def _runs(lengths: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
+    """Cuts documents low..high into runs of about `_COPY_TOKENS` tokens, at least one document each."""
+    stops = np.cumsum(lengths[low:high])
+    runs = []
+    first = low
+    while first < high:
+        done = int(stops[first - low] - lengths[first])
+        last = low + int(np.searchsorted(stops, done + _COPY_TOKENS, side="right"))
+        last = max(first + 1, last)
+        runs.append((first, last))
+        first = last
+    return runs

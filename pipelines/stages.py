@@ -1,0 +1,219 @@
+"""Closes stages: checks that every document is accounted for, then writes the stage's receipt.
+
+A stage is finished when its receipt is there, and the receipt is written by the stage's last step, inside the pipeline,
+not by the process that launched it. Totals that do not add up fail the run; nothing is rounded or explained away.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import xxhash
+
+from gristmill.formats.errors import CorpusError, DataError, InputError
+from gristmill.formats.fingerprint import digest
+from gristmill.formats.receipts import Receipt, stage_receipt_path, valid_receipt, write_receipt
+from gristmill.formats.storage import FileFacts, file_facts, list_files, relative_to, remove
+from gristmill.pipelines.job import Job
+from gristmill.pipelines.plan import Plan, read_plan
+from gristmill.pipelines.scan import keys_path, rejects_path
+from gristmill.tokenize.engine import engine_version
+
+__all__ = ["close_clean", "close_download", "close_tokenize", "require_stage", "sweep", "valid_stage", "write_stage"]
+
+Result = dict[str, Any]
+
+
+def write_stage(job: Job, stage: str, files: dict[str, FileFacts], result: Result) -> Result:
+    """Writes the receipt of a stage and returns its result."""
+    receipt = Receipt(digest=job.stage_digests[stage], files=files, settings=job.settings[stage], result=result)
+    write_receipt(stage_receipt_path(job.corpus, stage), receipt)
+    return result
+
+
+def valid_stage(job: Job, stage: str) -> Receipt | None:
+    """The receipt of a stage if it is for this job and its files are there; else None."""
+    return valid_receipt(job.corpus, stage_receipt_path(job.corpus, stage), job.stage_digests[stage])
+
+
+def require_stage(job: Job, stage: str) -> Receipt:
+    """The receipt of a stage that must be finished.
+
+    Raises:
+        CorpusError: it is not.
+    """
+    receipt = valid_stage(job, stage)
+    if receipt is None:
+        raise CorpusError(
+            f"{job.corpus}: stage {stage!r} is not finished for this recipe and these inputs; run `gristmill prepare` "
+            f"without --from, or with --from {stage}"
+        )
+    return receipt
+
+
+def sweep(job: Job, folder: str, keep: Iterable[str]) -> None:
+    """Removes the files below a folder of the corpus that this run does not know: leftovers of earlier runs."""
+    kept = set(keep)
+    for path in list_files(job.path(folder), recursive=True):
+        if f"{folder}/{relative_to(path, job.path(folder))}" not in kept:
+            remove(path)
+
+
+def close_download(job: Job) -> Result:
+    """Pins the inputs: from here on, what a run reads is written down."""
+    plan = read_plan(job.corpus)
+    counts = {
+        source.id: {"files": len(files), "bytes": sum(file.size for file in files)}
+        for source, files in zip(job.recipe.sources, plan.inputs, strict=True)
+    }
+    return write_stage(job, "download", {}, {"sources": counts})
+
+
+def close_clean(job: Job, scans: list[Result], drops: list[Result]) -> Result:
+    """Adds up what was scanned and dropped, source by source.
+
+    Raises:
+        DataError: more records were bad than the source allows.
+    """
+    plan = read_plan(job.corpus)
+    copies = {drop["number"]: int(drop["copies"]) for drop in drops}
+    expected = {split.number for split in plan.splits if job.recipe.sources[split.source].clean.enabled}
+    if {scan["number"] for scan in scans} != expected or copies.keys() != expected:
+        raise DataError(f"{job.corpus}: {len(scans)} scans and {len(drops)} drop lists for {len(expected)} splits")
+    sources = {}
+    for number, source in enumerate(job.recipe.sources):
+        own = [scan for scan in scans if scan["source"] == number]
+        dropped = _sum(scan["dropped"] for scan in own)
+        removed = sum(copies[scan["number"]] for scan in own)
+        if removed:
+            dropped["exact_duplicate"] = dropped.get("exact_duplicate", 0) + removed
+        totals = {
+            "records": sum(scan["records"] for scan in own),
+            "kept": sum(scan["kept"] for scan in own) - removed,
+            "bad": sum(scan["bad"] for scan in own),
+            "dropped": dropped,
+            "counted": _sum(scan["counted"] for scan in own),
+            "read": _read_digest(own),
+        }
+        _check_totals(job, source.id, totals)
+        _check_bad(source.id, source.max_bad_fraction, totals)
+        sources[source.id] = totals
+    files = {str(drop["file"]["path"]): FileFacts(drop["file"]["size"], drop["file"]["sha256"]) for drop in drops}
+    rejects = set()
+    for split in plan.splits:
+        source = job.recipe.sources[split.source]
+        if source.clean.enabled:
+            name = keys_path(source.id, split.part)
+            files[name] = file_facts(job.path(name))
+        rejects.add(rejects_path(source.id, split.part))
+    sweep(job, "clean", files)
+    sweep(job, "rejected", rejects)
+    return write_stage(job, "clean", files, {"sources": sources})
+
+
+def close_tokenize(job: Job, encodes: list[Result], shards: list[Result]) -> Result:
+    """Joins the accounts of cleaning and encoding, and lists the shards.
+
+    Raises:
+        DataError: a document is unaccounted for, or too many records were bad.
+        InputError: an input changed between its two readings.
+    """
+    plan = read_plan(job.corpus)
+    if {encode["number"] for encode in encodes} != {split.number for split in plan.splits}:
+        raise DataError(f"{job.corpus}: {len(encodes)} encoded splits for {len(plan.splits)} planned")
+    cleaned = require_stage(job, "clean").result["sources"]
+    sources = []
+    files: dict[str, FileFacts] = {}
+    for number, source in enumerate(job.recipe.sources):
+        own = sorted((encode for encode in encodes if encode["source"] == number), key=lambda entry: entry["part"])
+        before = cleaned[source.id] if source.clean.enabled else None
+        dropped = _sum([*(encode["dropped"] for encode in own), *([before["dropped"]] if before else [])])
+        counted = _sum([*(encode["counted"] for encode in own), *([before["counted"]] if before else [])])
+        counted |= {
+            name: total for name in ("control_hits", "eod_in_text") if (total := sum(encode[name] for encode in own))
+        }
+        totals = {
+            "records": sum(encode["records"] for encode in own),
+            "kept": sum(encode["documents"] for encode in own),
+            "bad": sum(encode["bad"] for encode in own),
+            "dropped": dropped,
+            "counted": counted,
+        }
+        if before and (before["records"], before["read"]) != (totals["records"], _read_digest(own)):
+            raise InputError(
+                f"source {source.id!r}: {before['records']} records were scanned, but reading again gave "
+                f"{totals['records']} or other bytes; an input changed during the run. Start again"
+            )
+        _check_totals(job, source.id, totals)
+        if not before:
+            _check_bad(source.id, source.max_bad_fraction, totals)
+        own_shards = sorted((shard for shard in shards if shard["source"] == number), key=lambda entry: entry["number"])
+        _check_shards(source.id, own_shards, totals["kept"], sum(encode["tokens"] for encode in own))
+        for shard in own_shards:
+            for kind in ("bin", "idx"):
+                files[f"{shard['path']}.{kind}"] = FileFacts(shard[kind]["size"], shard[kind]["sha256"])
+        inputs = _input_digests(plan, number, own)
+        placed = [_placed(shard, own) for shard in own_shards]
+        sources.append({"id": source.id, **totals, "inputs": inputs, "shards": placed})
+    sweep(job, "tokens", files)
+    result = {"sources": sources, "engine": job.engine, "engine_version": engine_version(job.engine)}
+    return write_stage(job, "tokenize", files, result)
+
+
+def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(sorted(total.items()))
+
+
+def _check_totals(job: Job, source_id: str, totals: Result) -> None:
+    dropped = sum(totals["dropped"].values())
+    if totals["records"] != totals["kept"] + dropped:
+        raise DataError(
+            f"{job.corpus}: source {source_id!r}: {totals['records']} records came in, but {totals['kept']} were kept "
+            f"and {dropped} dropped; this must add up. Remove {job.path('_stages')} and run again"
+        )
+
+
+def _check_bad(source_id: str, limit: float, totals: Result) -> None:
+    records, bad = totals["records"], totals["bad"]
+    if bad > limit * records:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in totals["dropped"].items())
+        raise DataError(
+            f"source {source_id!r}: {bad} of {records} records are bad ({reasons}), more than max_bad_fraction = "
+            f"{limit:g} allows; see rejected/{source_id}/, mend the input, or raise the limit"
+        )
+
+
+def _check_shards(source_id: str, shards: list[Result], documents: int, tokens: int) -> None:
+    held = (sum(shard["documents"] for shard in shards), sum(shard["tokens"] for shard in shards))
+    if held != (documents, tokens):
+        raise DataError(
+            f"source {source_id!r}: shards hold {held[0]} documents and {held[1]} tokens, but {documents} and {tokens} "
+            "were encoded"
+        )
+
+
+def _read_digest(items: list[Result]) -> str:
+    """Digest of all that a source's items read."""
+    return digest([item["inputs"] for item in sorted(items, key=lambda item: item["part"])])
+
+
+def _placed(shard: Result, encodes: list[Result]) -> Result:
+    """A shard whose first and last document are given as input file, split and record."""
+    found = dict(shard)
+    for name in ("first", "last"):
+        part, record = shard[name]
+        inputs = encodes[part]["inputs"]
+        found[name] = [next(file for file, _, end in inputs if record < end), part, record]
+    return found
+
+
+def _input_digests(plan: Plan, source: int, encodes: list[Result]) -> list[str]:
+    """For each input file, the digest over the digests of its extents."""
+    parts: list[list[str]] = [[] for _ in plan.inputs[source]]
+    for encode in encodes:
+        for file, hexdigest, _ in encode["inputs"]:
+            parts[file].append(hexdigest)
+    return [xxhash.xxh3_128_hexdigest("".join(part).encode("ascii")) for part in parts]
