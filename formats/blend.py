@@ -3,8 +3,8 @@
 The rule is Megatron's (BlendedDataset, megatron-core 0.16.1): for sample s with ``x = max(s, 1)`` draw the member with
 the largest ``weight * x - drawn``, the lowest number winning ties, and give its next sample. Product and difference
 are two float64 roundings; a fused multiply-add would move ties, so the compiled loops are built without it. The greedy
-rule trades a shuffle of its own for counts that stay within one of every member's share at any point; members are
-already shuffled inside.
+rule trades a shuffle of its own for counts that are never a whole sample above a member's share, at any point, and
+seldom one below; members are already shuffled inside.
 """
 
 import math
@@ -62,7 +62,8 @@ def check_weights(weights: Sequence[float], members: int) -> None:
             raise SettingsError(f"weight {weight} of member {place} is not a finite number")
         if weight < 0:
             raise SettingsError(f"weight {weight} of member {place} is negative; 0 leaves a member out")
-    total = float(np.sum(np.array(weights, dtype=np.float64)))
+    with np.errstate(over="ignore"):
+        total = float(np.sum(np.array(weights, dtype=np.float64)))
     if not math.isfinite(total):
         raise SettingsError("the sum of the weights is too large for a number: divide them by a common factor")
     if total <= 0:

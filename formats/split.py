@@ -40,7 +40,8 @@ def parse_split(text: str) -> tuple[float, float, float]:
     values = [0.0, 0.0, 0.0]
     for position, part in enumerate(parts):
         values[position] = _proportion(text, SPLITS[position], part)
-    total = float(np.sum(np.array(values, dtype=np.float64)))
+    with np.errstate(over="ignore"):
+        total = float(np.sum(np.array(values, dtype=np.float64)))
     if not math.isfinite(total):
         raise SettingsError(f"split {text!r}: the sum of the proportions is too large for a number; {_REMEDY}")
     if total <= 0.0:
