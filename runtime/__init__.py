@@ -1,1 +1,62 @@
-"""Streams, readers, model fields, delivery to a JAX mesh, resume; trace and inspect."""
+"""Training: streams of prepared tokens, read, shaped into fields and delivered to a JAX mesh, with one small state.
+
+Imports `gristmill.formats` alone of the other rooms. Names are loaded when first used, so that reading and inspecting a
+corpus needs neither JAX nor Grain.
+
+    open_corpus(path).stream("train")            rows of a finished corpus, in a fixed order
+    TokenBatches(stream, global_batch, sharding) global batches as sharded arrays, with `get_state` and `set_state`
+    StreamSource(stream)                         the same rows one by one, for Grain's own pipelines
+    FieldOptions(...)                            how segments, positions and loss follow from the tokens
+    Checkpoints(folder)                          model and data state saved and restored together
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gristmill.runtime.batches import Batch, TokenBatches
+    from gristmill.runtime.checkpoint import Checkpoints
+    from gristmill.runtime.corpus import Corpus, open_corpus
+    from gristmill.runtime.fields import FieldOptions, make_fields
+    from gristmill.runtime.source import StreamSource
+    from gristmill.runtime.streams import MegatronStream, RowPiece, Stream
+
+__all__ = [
+    "Batch",
+    "Checkpoints",
+    "Corpus",
+    "FieldOptions",
+    "make_fields",
+    "MegatronStream",
+    "open_corpus",
+    "RowPiece",
+    "Stream",
+    "StreamSource",
+    "TokenBatches",
+]
+
+_MODULES = {
+    "Batch": "batches",
+    "Checkpoints": "checkpoint",
+    "Corpus": "corpus",
+    "FieldOptions": "fields",
+    "make_fields": "fields",
+    "MegatronStream": "streams",
+    "open_corpus": "corpus",
+    "RowPiece": "streams",
+    "Stream": "streams",
+    "StreamSource": "source",
+    "TokenBatches": "batches",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,234 @@
+"""Global batches for a training loop: a Grain iterator whose elements are sharded `jax.Array`s.
+
+Batch after batch, rows [next_sample, next_sample + G) of a stream are read by the processes that hold them, turned into
+fields and handed to the devices, a few batches ahead on one thread. Elements are whole batches, so Grain's cost per
+element is paid once for each; the price is that transformations of single rows belong into `StreamSource` pipelines.
+"""
+
+import logging
+import weakref
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, Self
+
+import grain
+import jax
+from jax.sharding import Sharding
+
+from gristmill.formats.errors import SettingsError
+from gristmill.runtime.delivery import BatchPlan, plan_batch
+from gristmill.runtime.fields import FIELD_NAMES, FieldOptions, make_fields
+from gristmill.runtime.prefetch import Prefetcher
+from gristmill.runtime.state import StreamState, check_state
+from gristmill.runtime.streams import Stream
+
+__all__ = ["Batch", "TokenBatches"]
+
+Batch = dict[str, jax.Array]
+"""The six fields of a global batch, by the names of `FIELD_NAMES`; each int32 [G, L]."""
+
+_log = logging.getLogger(__name__)
+
+
+class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships no types, so its classes are Any
+    """Iterates over the global batches of a stream.
+
+    Every process of a training job makes one with the same arguments and calls `next` equally often. It is used by one
+    thread at a time. `close` it, or use it in a ``with`` block; one that is merely dropped, or alive when the
+    interpreter ends, stops its thread too.
+
+    Ends with StopIteration, on all processes at the same step, once fewer than G rows remain; `next_sample` then stays
+    where it is and `leftover_rows` says how many rows were not delivered.
+
+    Attributes:
+        stream: where the rows come from.
+        options: how the fields are made.
+        plan: which rows this process reads, and how they reach its devices.
+        next_sample: rows delivered so far, which is the number of the first row of the next batch.
+
+    Examples:
+        >>> batches = TokenBatches(stream, 64, NamedSharding(mesh, P("data")))  # doctest: +SKIP
+        >>> for batch in batches:  # doctest: +SKIP
+        ...     state = train_step(state, batch)
+    """
+
+    _closed = False  # here, so that `close` works on an object whose construction failed
+    _parents = ()
+    _prefetcher: Prefetcher[Batch] | None = None
+    _finalizer: "weakref.finalize[Any, Any] | None" = None
+
+    def __init__(
+        self,
+        stream: Stream,
+        global_batch: int,
+        sharding: Sharding,
+        *,
+        options: FieldOptions | None = None,
+        prefetch: int = 2,
+        allow_stream_change: bool = False,
+        close_seconds: float = 5.0,
+    ) -> None:
+        """Checks everything that can be known before a row is read.
+
+        Args:
+            stream: where the rows come from.
+            global_batch: G, rows of a batch over all processes.
+            sharding: of the [G, L] arrays; see `plan_batch`.
+            options: how the fields are made; None takes the defaults of `FieldOptions`.
+            prefetch: how many batches are made ahead, at least 0. Each holds six int32 arrays of this process's rows. 0
+                makes each batch when it is asked for, without a thread.
+            allow_stream_change: let `set_state` take up the state of another stream, at the same row number.
+            close_seconds: how long `close` waits for a read that is under way.
+
+        Raises:
+            SettingsError: G does not divide evenly over the devices, is larger than the stream, or another argument is
+                out of range.
+        """
+        super().__init__()
+        if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
+            raise SettingsError(f"prefetch must be a whole number of batches of at least 0, not {prefetch!r}")
+        self.plan = plan_batch(sharding, global_batch, stream.sequence_length)
+        if global_batch > len(stream):
+            raise SettingsError(
+                f"global_batch {global_batch} is more than the {len(stream)} rows of the stream, so there would be no "
+                "batch at all; lower it or build an index set with more samples"
+            )
+        self.stream = stream
+        self.options = FieldOptions() if options is None else options
+        self.next_sample = 0
+        self._prefetch = prefetch
+        self._allow_stream_change = allow_stream_change
+        self._close_seconds = close_seconds
+
+    @property
+    def global_batch(self) -> int:
+        """G, rows of a batch over all processes."""
+        return self.plan.global_batch
+
+    @property
+    def leftover_rows(self) -> int:
+        """Rows at the end of the stream that no batch from here on will hold: less than G."""
+        return max(0, len(self.stream) - self.next_sample) % self.global_batch
+
+    @property
+    def element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shape, dtype and sharding of what `next` yields, so that a step can be compiled before any data is there."""
+        sharding = self.plan.sharding
+        spec = jax.ShapeDtypeStruct(self.plan.shape, "int32", sharding=sharding)  # type: ignore[no-untyped-call] # JAX's
+        return dict.fromkeys(FIELD_NAMES, spec)
+
+    def __repr__(self) -> str:
+        return f"TokenBatches({self.stream!r}, global_batch={self.global_batch}, next_sample={self.next_sample})"
+
+    def __next__(self) -> Batch:
+        """The next batch.
+
+        Raises:
+            StopIteration: fewer than G rows remain.
+            ValueError: the iterator is closed.
+            GristmillError: the rows cannot be read or are not what they must be. The state stays put, so the next call
+                tries the same rows again.
+        """
+        self._assert_not_closed()
+        if len(self.stream) - self.next_sample < self.global_batch:
+            self._stop()
+            _log.info("the stream ends: %d rows delivered, %d left over", self.next_sample, self.leftover_rows)
+            raise StopIteration
+        try:
+            if self._prefetch:
+                self.start_prefetch()
+                batch = self._prefetcher.get()  # type: ignore[union-attr]  # start_prefetch made one
+            else:
+                batch = _make_batch(self.stream, self.plan, self.options, self.next_sample)
+        except Exception:
+            self._stop()
+            raise
+        self.next_sample += self.global_batch
+        return batch
+
+    def start_prefetch(self) -> None:
+        """Starts making batches ahead, if not yet done; `next` does it too."""
+        self._assert_not_closed()
+        if self._prefetcher is None and self._prefetch:
+            self._prefetcher = Prefetcher(
+                _batches(self.stream, self.plan, self.options, self.next_sample),
+                self._prefetch,
+                name=f"gristmill prefetch of {self.stream!r}",
+                close_seconds=self._close_seconds,
+            )
+            self._finalizer = weakref.finalize(self, self._prefetcher.close)
+
+    def get_state(self) -> dict[str, Any]:
+        """What resumes the run behind the last batch delivered: a JSON value, for any number of processes."""
+        state = StreamState(
+            next_sample=self.next_sample, fingerprint=self.stream.fingerprint, fields=self.options.digest
+        )
+        return state.to_json()
+
+    def set_state(self, state: dict[str, Any], *, allow_stream_change: bool | None = None) -> None:
+        """Goes on where a state was taken.
+
+        Args:
+            state: from `get_state`, of a run with any number of processes, batch size or prefetch depth.
+            allow_stream_change: as in the constructor, which None takes.
+
+        Raises:
+            CorpusError: the state is of another stream, or beyond the end of this one.
+            FormatError: the state is damaged or of another version.
+            ValueError: the iterator is closed.
+
+        Warns:
+            UserWarning: the fields are made with other options from here on.
+        """
+        self._assert_not_closed()
+        parsed = StreamState.from_json(state)
+        check_state(
+            parsed,
+            fingerprint=self.stream.fingerprint,
+            rows=len(self.stream),
+            fields=self.options.digest,
+            allow_stream_change=self._allow_stream_change if allow_stream_change is None else allow_stream_change,
+        )
+        self._stop()
+        self.next_sample = parsed.next_sample
+
+    def close(self) -> None:
+        """Stops the thread and drops the batches made ahead; may be called twice. The stream stays open."""
+        super().close()
+        self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _stop(self) -> None:
+        prefetcher, self._prefetcher = self._prefetcher, None
+        if prefetcher is not None and self._finalizer is not None:
+            self._finalizer.detach()
+            prefetcher.close()
+
+    def _get_next_index(self) -> int:
+        batch, rest = divmod(self.next_sample, self.global_batch)
+        if rest:
+            raise ValueError(f"row {self.next_sample} is no start of a batch of {self.global_batch}")
+        return batch
+
+    def _set_next_index(self, index: int) -> None:
+        self._stop()
+        self.next_sample = index * self.global_batch
+
+
+def _make_batch(stream: Stream, plan: BatchPlan, options: FieldOptions, first: int) -> Batch:
+    rows = first + plan.rows
+    fields = make_fields(stream.read(rows), stream.eod_id, options, vocabulary=stream.vocabulary, rows=rows)
+    return {name: plan.deliver(field) for name, field in fields.items()}
+
+
+def _batches(stream: Stream, plan: BatchPlan, options: FieldOptions, first: int) -> Generator[Batch, None, None]:
+    while first + plan.global_batch <= len(stream):
+        yield _make_batch(stream, plan, options, first)
+        first += plan.global_batch

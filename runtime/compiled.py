@@ -1,0 +1,90 @@
+"""Compiles hot functions with Numba so that threads run at once and later processes start fast.
+
+`compiled` releases the GIL and stores machine code on disk: beside the source, in the user's cache folder when the
+install is read-only, or where `NUMBA_CACHE_DIR` says. With no writable place at all it compiles anew in each process,
+which costs a second or two at the first batch instead of an error at import. The raw-memory functions exist because one
+call must reach hundreds of mapped files: addresses go in as numbers, and the caller keeps the maps open meanwhile.
+"""
+# ruff: noqa: ARG001 - Numba takes the parameters of an intrinsic from its names and passes all of them
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = ["compiled", "copy_bytes", "load16", "load32", "load64", "load8", "store32"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Typed = tuple[Any, Callable[[Any, Any, Any, Any], Any]]
+_as_intrinsic: Callable[[Callable[..., _Typed]], Callable[..., Any]] = intrinsic
+
+
+def compiled(function: _Function) -> _Function:
+    """The compiled form of a function over arrays and numbers; same signature, `nogil`, cached where possible."""
+    try:
+        result: _Function = numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # no folder for the cache can be written
+        result = numba.njit(nogil=True)(function)
+    return result
+
+
+def _load(kind: Any) -> _Typed:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], context.get_value_type(kind).as_pointer())
+        value = builder.load(pointer)
+        value.align = 1  # the arrays of an .idx start at byte 34
+        return value
+
+    return kind(types.int64), generate
+
+
+@_as_intrinsic
+def load8(typing_context: Any, address: Any) -> _Typed:
+    """Unsigned 8-bit integer at an address (int64)."""
+    return _load(types.uint8)
+
+
+@_as_intrinsic
+def load16(typing_context: Any, address: Any) -> _Typed:
+    """Unsigned 16-bit integer at an address (int64) of any alignment."""
+    return _load(types.uint16)
+
+
+@_as_intrinsic
+def load32(typing_context: Any, address: Any) -> _Typed:
+    """Signed 32-bit integer at an address (int64) of any alignment."""
+    return _load(types.int32)
+
+
+@_as_intrinsic
+def load64(typing_context: Any, address: Any) -> _Typed:
+    """Signed 64-bit integer at an address (int64) of any alignment."""
+    return _load(types.int64)
+
+
+@_as_intrinsic
+def store32(typing_context: Any, address: Any, value: Any) -> _Typed:
+    """Writes a signed 32-bit integer to an address (int64) of any alignment."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], context.get_value_type(types.int32).as_pointer())
+        builder.store(arguments[1], pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int32), generate
+
+
+@_as_intrinsic
+def copy_bytes(typing_context: Any, target: Any, source: Any, count: Any) -> _Typed:
+    """Copies `count` bytes from the address `source` to the address `target`; the ranges do not overlap. All int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target = builder.inttoptr(arguments[0], cgutils.voidptr_t)
+        source = builder.inttoptr(arguments[1], cgutils.voidptr_t)
+        cgutils.raw_memcpy(builder, target, source, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate

@@ -1,0 +1,218 @@
+"""Opens a finished corpus and the streams that its index sets give.
+
+Opening reads the manifest and, for a stream, one `set.json`; arrays and shards are mapped when rows are read, so
+start-up costs the same for any number of tokens. Data and indices are matched by content first: an index set of other
+shards than those that the manifest lists is never used.
+"""
+
+import os.path
+from dataclasses import dataclass
+from functools import partial
+
+from gristmill.formats.errors import CorpusError
+from gristmill.formats.index_order import IndexSet, order_fingerprint, source_value
+from gristmill.formats.index_set import INDICES_FOLDER, find_sets, read_set
+from gristmill.formats.index_sources import index_sources
+from gristmill.formats.manifest import Manifest, SourceEntry, read_manifest
+from gristmill.formats.storage import is_local, join, local_path
+from gristmill.runtime.reader import Member, RowIndex, RowReader
+from gristmill.runtime.shards import Shard
+from gristmill.runtime.streams import MegatronStream
+
+__all__ = ["Corpus", "open_corpus"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """A finished corpus.
+
+    Attributes:
+        folder: path (absolute) or URL.
+        manifest: what it holds.
+    """
+
+    folder: str
+    manifest: Manifest
+
+    @property
+    def tokenizer_path(self) -> str:
+        """Where the corpus keeps its `tokenizer.json`."""
+        return join(self.folder, "tokenizer", "tokenizer.json")
+
+    def index_sets(self) -> list[IndexSet]:
+        """The finished index sets that were built from these shards, by folder name.
+
+        Raises:
+            FormatError: a `set.json` is damaged.
+        """
+        return [found for found in find_sets(self.folder) if _foreign_source(self.manifest, found) is None]
+
+    def stream(
+        self,
+        split: str = "train",
+        sequence_length: int | None = None,
+        seed: int | None = None,
+        *,
+        index_set: str | None = None,
+        max_open_shards: int | None = None,
+    ) -> MegatronStream:
+        """Opens the stream of a split.
+
+        Args:
+            split: ``train``, ``valid`` or ``test``.
+            sequence_length: L; None takes the corpus's own. Another one selects an index set built for it.
+            seed: of the order; None takes the corpus's own. Another one selects an index set built for it.
+            index_set: name of an index set (a folder of `indices/`), where several fit.
+            max_open_shards: how many shards are kept open; None takes `gristmill.runtime.shards.default_open_limit`.
+
+        Raises:
+            CorpusError: no index set fits, several do, the one that does was built from other shards, or the split has
+                no samples; the message says what there is and what to do.
+            SettingsError: there is no such split, or `max_open_shards` is below 1.
+            FormatError: an index is damaged.
+        """
+        chosen = self._choose(sequence_length, seed, index_set)
+        chosen.order(split)
+        fingerprint = order_fingerprint(chosen, split)
+        index = _row_index(self.folder, self.manifest, chosen, split)
+        reopen = partial(_reopen, self.folder, chosen.name, split, fingerprint)
+        tokenizer = self.manifest.tokenizer
+        return MegatronStream(
+            name=self.manifest.name,
+            split=split,
+            fingerprint=fingerprint,
+            eod_id=tokenizer.eod_id,
+            vocabulary=tokenizer.vocabulary,
+            left_out=chosen.order(split).left_out,
+            reader=RowReader(reopen, index=index, max_open_shards=max_open_shards),
+        )
+
+    def _choose(self, sequence_length: int | None, seed: int | None, name: str | None) -> IndexSet:
+        own = self.manifest.index_set
+        if name is None and sequence_length is None and seed is None:
+            if own is None:
+                raise CorpusError(
+                    f"{self.folder}: prepared without [index], so no sequence length is set. {self._present()}"
+                )
+            name = own
+        if name is not None:
+            found = read_set(join(self.folder, INDICES_FOLDER, name))
+            if _fits(found, sequence_length, seed):
+                return found
+            raise CorpusError(
+                f"{self.folder}: index set {name} has sequence length {found.settings.sequence_length} and seed "
+                f"{found.settings.seed}, not {_wanted(sequence_length, seed)}; leave out index_set or the other two"
+            )
+        if own is not None:  # what is not asked for stays the corpus's own
+            settings = read_set(join(self.folder, INDICES_FOLDER, own)).settings
+            sequence_length = settings.sequence_length if sequence_length is None else sequence_length
+            seed = settings.seed if seed is None else seed
+        fitting = [found for found in self.index_sets() if _fits(found, sequence_length, seed)]
+        best = [found for found in fitting if found.name == own] or fitting
+        if len(best) == 1:
+            return best[0]
+        if not best:
+            raise CorpusError(
+                f"{self.folder}: no index set for {_wanted(sequence_length, seed)}. "
+                f"{self._present(sequence_length, seed)}"
+            )
+        raise CorpusError(
+            f"{self.folder}: several index sets fit {_wanted(sequence_length, seed)} and differ in size, splits or "
+            f"weights: {', '.join(found.name for found in best)}; name one with index_set"
+        )
+
+    def _present(self, sequence_length: int | None = None, seed: int | None = None) -> str:
+        """What there is and the command that builds what is missing, as sentences."""
+        names = ", ".join(found.name for found in self.index_sets())
+        length = "LENGTH" if sequence_length is None else str(sequence_length)
+        number = "" if seed is None else f" --seed {seed}"
+        present = f"Present: {names}" if names else "There is none"
+        return f"{present}; build it with `gristmill index {self.folder} --seq-length {length}{number}`"
+
+
+def open_corpus(path: str | os.PathLike[str]) -> Corpus:
+    """Opens a corpus that `gristmill prepare` finished.
+
+    Args:
+        path: its folder, as a path or URL.
+
+    Raises:
+        CorpusError: there is no such folder, or its corpus is unfinished.
+        FormatError: the manifest is damaged or of another version.
+    """
+    folder = os.fspath(path)
+    if is_local(folder):  # a worker process may run in another folder
+        folder = os.path.abspath(local_path(folder))
+    return Corpus(folder=folder, manifest=read_manifest(folder))
+
+
+def _wanted(sequence_length: int | None, seed: int | None) -> str:
+    parts = [] if sequence_length is None else [f"sequence length {sequence_length}"]
+    return " and ".join(parts + ([] if seed is None else [f"seed {seed}"]))
+
+
+def _fits(index_set: IndexSet, sequence_length: int | None, seed: int | None) -> bool:
+    settings = index_set.settings
+    return sequence_length in {None, settings.sequence_length} and seed in {None, settings.seed}
+
+
+def _foreign_source(manifest: Manifest, index_set: IndexSet) -> str | None:
+    """The first source of an index set that is not in the corpus, or in it with other shards."""
+    present = {source.id: source_value(source)["shards"] for source in index_sources(manifest)}
+    for source in index_set.sources:
+        if present.get(source.id) != source_value(source)["shards"]:
+            return source.id
+    return None
+
+
+def _row_index(folder: str, manifest: Manifest, index_set: IndexSet, split: str) -> RowIndex:
+    foreign = _foreign_source(manifest, index_set)
+    if foreign is not None:
+        raise CorpusError(
+            f"{index_set.folder}: built from other shards of source {foreign!r} than {folder} holds now; build the "
+            "indices again: `gristmill prepare` on the recipe does it"
+        )
+    if not index_set.settings.add_extra_token:
+        raise CorpusError(
+            f"{index_set.folder}: built without the extra token, so the last input of a row has no target; build an "
+            "index set with it"
+        )
+    blend = index_set.open_blend(split)
+    order = index_set.order(split)
+    members = tuple(
+        Member(
+            source=report.source,
+            shards=_shards(folder, manifest, manifest.source(report.source)),
+            indices=index_set.open_member(split, report.source),
+        )
+        for report in order.members
+    )
+    return RowIndex(
+        members=members,
+        dataset_index=None if blend is None else blend.dataset_index,
+        dataset_sample_index=None if blend is None else blend.dataset_sample_index,
+        rows=order.samples,
+        sequence_length=index_set.settings.sequence_length,
+        extra=int(index_set.settings.add_extra_token),
+    )
+
+
+def _shards(folder: str, manifest: Manifest, source: SourceEntry) -> tuple[Shard, ...]:
+    return tuple(
+        Shard(
+            prefix=join(folder, shard.path),
+            name=shard.path,
+            dtype=manifest.dtype,
+            sequences=shard.documents,
+            tokens=shard.tokens,
+        )
+        for shard in source.shards
+    )
+
+
+def _reopen(folder: str, name: str, split: str, fingerprint: str) -> RowIndex:
+    """Opens the index of a stream that was opened before, in this process or another."""
+    index_set = read_set(join(folder, INDICES_FOLDER, name))
+    if order_fingerprint(index_set, split) != fingerprint:
+        raise CorpusError(f"{folder}: {split}: prepared anew since the stream was opened; open the corpus again")
+    return _row_index(folder, read_manifest(folder), index_set, split)

@@ -1,0 +1,117 @@
+"""A background thread that works ahead by a fixed number of items and can always be stopped.
+
+Unlike an executor it holds no reference to who consumes it, hands an error on in its place in the order, and gives up
+waiting for a call that does not return: such a thread is left to end with the process, and a warning says so. Threads
+that are still running when the interpreter ends are stopped before the libraries they use are taken down.
+"""
+
+import atexit
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Generator
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Prefetcher"]
+
+_Item = TypeVar("_Item")
+_living: "weakref.WeakSet[Prefetcher[Any]]" = weakref.WeakSet()
+_at_exit = threading.Event()
+
+
+def _stop_all() -> None:
+    for prefetcher in list(_living):
+        prefetcher.close()
+
+
+class Prefetcher(Generic[_Item]):
+    """Runs a generator ahead of its consumer. One consumer at a time; `close` may come from any thread."""
+
+    def __init__(
+        self, items: Generator[_Item, None, None], depth: int, *, name: str, close_seconds: float = 5.0
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            items: what to produce; run and closed by the thread alone. It must not refer to the consumer.
+            depth: most items that wait to be taken, at least 1.
+            name: of the thread, shown in warnings and debuggers.
+            close_seconds: how long `close` waits for an item that is being made.
+        """
+        self._items = items
+        self._depth = depth
+        self._close_seconds = close_seconds
+        self._changed = threading.Condition()
+        self._ready: deque[_Item] = deque()
+        self._end: BaseException | None = None  # StopIteration or the error; set last
+        self._stopped = False
+        if not _at_exit.is_set():  # after the imports of whoever is here: exit functions run last come, first served
+            _at_exit.set()
+            atexit.register(_stop_all)
+        _living.add(self)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        end: BaseException = StopIteration()
+        try:
+            while self._wait_for_room():
+                item = next(self._items)
+                with self._changed:
+                    self._ready.append(item)
+                    self._changed.notify_all()
+                del item
+        except BaseException as error:  # noqa: BLE001 - handed on to the consumer, whatever it is
+            end = error
+        finally:
+            self._items.close()
+            with self._changed:
+                self._end = end
+                if self._stopped:  # nobody will take it any more
+                    self._ready.clear()
+                self._changed.notify_all()
+
+    def _wait_for_room(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or len(self._ready) < self._depth)
+            return not self._stopped
+
+    def get(self) -> _Item:
+        """The next item, waiting for it.
+
+        Raises:
+            StopIteration: there are no more, or `close` was called.
+            BaseException: whatever making the item raised.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._end is not None or self._stopped)
+            if self._ready and not self._stopped:
+                item = self._ready.popleft()
+                self._changed.notify_all()
+                return item
+            if self._end is not None and not self._stopped:
+                raise self._end
+            raise StopIteration
+
+    def close(self) -> None:
+        """Stops the thread and drops what waits; may be called twice.
+
+        Warns:
+            RuntimeWarning: an item in the making did not come back in time. The thread ends when it does.
+        """
+        with self._changed:
+            self._stopped = True
+            self._ready.clear()
+            self._changed.notify_all()
+        _living.discard(self)
+        if self._thread is threading.current_thread():
+            return
+        self._thread.join(self._close_seconds)
+        if self._thread.is_alive():
+            warnings.warn(
+                f"{self._thread.name}: a read has not come back after {self._close_seconds:g} s, so its thread is left "
+                "to end by itself; is the storage still answering?",
+                RuntimeWarning,
+                stacklevel=2,
+            )

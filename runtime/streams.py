@@ -1,0 +1,171 @@
+"""Streams: numbered rows of tokens whose order was fixed before training, and where each row came from.
+
+A stream is a pure function from row number to tokens; whoever reads it, in whichever order and on how many hosts, gets
+the same rows. That is bought by fixing order and size beforehand: nothing is filtered or re-weighted while training.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gristmill.formats.fingerprint import short
+from gristmill.formats.index_plan import LeftOut
+from gristmill.runtime.reader import RowReader
+
+__all__ = ["MegatronStream", "RowPiece", "Stream"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPiece:
+    """A run of tokens of a row that come from one document.
+
+    Attributes:
+        column: first token of the row that it fills; it fills ``stop - start``.
+        source: name of the source.
+        shard: name of the shard: its prefix inside the corpus.
+        document: number of the document in the shard.
+        start: first token of the document that is taken.
+        stop: one past the last.
+    """
+
+    column: int
+    source: str
+    shard: str
+    document: int
+    start: int
+    stop: int
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """What the rest of the runtime needs of a stream.
+
+    Deterministic: a row holds the same tokens whenever and wherever it is read. Safe to use from many threads. Pickles
+    as paths and keys. ``repr`` shows what decides the rows and no path.
+    """
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what decides the rows, and of nothing else."""
+        ...
+
+    @property
+    def sequence_length(self) -> int:
+        """L: inputs of a row. A row holds L + 1 tokens."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[np.uint16 | np.int32]:
+        """Of what `read` returns."""
+        ...
+
+    @property
+    def eod_id(self) -> int:
+        """Id that closes every document."""
+        ...
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Bound of the ids: every id is smaller; None where it is not known."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        ...
+
+    def read(self, rows: ArrayLike) -> NDArray[np.uint16 | np.int32]:
+        """Tokens of rows, in the order given.
+
+        Args:
+            rows: integers [R], 0 to ``len(self) - 1``.
+
+        Returns:
+            [R, L + 1] of `dtype`, always fresh.
+
+        Raises:
+            IndexError: a row does not exist.
+            GristmillError: the data cannot be read or are not what they must be.
+        """
+        ...
+
+    def describe(self, row: int) -> tuple[RowPiece, ...]:
+        """Where the tokens of a row came from, from left to right.
+
+        Raises:
+            IndexError: the row does not exist.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class MegatronStream:
+    """A stream in Megatron's order: documents, samples and sources shuffled by index arrays. Implements `Stream`.
+
+    Attributes:
+        name: of the corpus.
+        split: ``train``, ``valid`` or ``test``.
+        fingerprint: digest of what decides the rows.
+        eod_id: id that closes every document.
+        vocabulary: bound of the ids.
+        left_out: the sources that take no part in the split, with the reason.
+        reader: what reads the rows.
+    """
+
+    name: str
+    split: str
+    fingerprint: str
+    eod_id: int
+    vocabulary: int | None
+    left_out: tuple[LeftOut, ...]
+    reader: RowReader
+
+    @property
+    def sequence_length(self) -> int:
+        """L: inputs of a row. A row holds L + 1 tokens."""
+        return self.reader.index.sequence_length
+
+    @property
+    def dtype(self) -> np.dtype[np.uint16 | np.int32]:
+        """uint16 when every shard of the stream holds uint16, else int32."""
+        return self.reader.dtype
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the sources that take part."""
+        return tuple(member.source for member in self.reader.index.members)
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __repr__(self) -> str:
+        return (
+            f"MegatronStream({self.name!r}, split={self.split!r}, sequence_length={self.sequence_length}, "
+            f"fingerprint={short(self.fingerprint)})"
+        )
+
+    def read(self, rows: ArrayLike) -> NDArray[np.uint16 | np.int32]:
+        """Tokens of rows; see `Stream.read`."""
+        return self.reader.read(rows)
+
+    def describe(self, row: int) -> tuple[RowPiece, ...]:
+        """Where the tokens of a row came from; see `Stream.describe`."""
+        reader = self.reader
+        pieces = reader.pieces([row])
+        documents, starts = reader.documents(pieces)
+        return tuple(
+            RowPiece(
+                column=int(pieces.column[place]),
+                source=reader.index.members[int(pieces.member[place])].source,
+                shard=reader.shards[int(pieces.shard[place])].name,
+                document=int(documents[place]),
+                start=int(starts[place]),
+                stop=int(starts[place] + pieces.count[place]),
+            )
+            for place in range(len(pieces))
+        )
+
+    def close(self) -> None:
+        """Closes the files; may be called twice. A later read opens them again."""
+        self.reader.close()
