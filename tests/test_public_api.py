@@ -111,7 +111,7 @@ for name, offered in json.loads(sys.argv[1]).items():
 
 
 def test_every_offered_name_is_there_when_it_is_imported() -> None:
-    offered = {module_name(path): exported(body(path)) or [] for path in MODULES}
+    offered = {module_name(path): exported(body(path)) or [] for path in MODULES if path.stem != "__main__"}
     done = subprocess.run(
         [sys.executable, "-c", RESOLVE, json.dumps(offered)], cwd=ROOT, capture_output=True, text=True, check=False
     )
