@@ -177,6 +177,7 @@ class ShardPool:
                     if number not in self._open:
                         self._open_one(int(number))
                 self._evict()
+                self._bury()
             except BaseException:
                 self._leave(lease)
                 raise
@@ -201,6 +202,7 @@ class ShardPool:
 
     def _leave(self, lease: int) -> None:
         self._active.discard(lease)
+        self._evict()
         self._bury()
 
     def _open_one(self, number: int) -> None:
@@ -214,18 +216,21 @@ class ShardPool:
         surplus = len(self._open) - self.limit
         if surplus > 0:
             numbers = np.fromiter(self._open, np.int64, len(self._open))
-            idle = numbers[self.stamps[numbers] < min(self._active)]
+            idle = numbers[self.stamps[numbers] < self._oldest()]
             for number in idle[np.argsort(self.stamps[idle], kind="stable")][:surplus]:
                 self._retire(int(number))
-            self._bury()
 
     def _retire(self, number: int) -> None:
         self.table[number, :TOKEN_COUNT] = 0
         self._evicted.append((self._lease, self._open.pop(number)))
 
+    def _oldest(self) -> int:
+        """The oldest lease that runs, or the next one."""
+        return min(self._active, default=self._lease + 1)
+
     def _bury(self) -> None:
         if self._evicted:
-            oldest = min(self._active, default=self._lease + 1)
+            oldest = self._oldest()
             for last_seen, dataset in self._evicted:
                 if last_seen < oldest:
                     dataset.close()

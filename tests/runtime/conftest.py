@@ -1,11 +1,13 @@
-"""Small corpora, written with the real writers, for the tests of the runtime."""
+"""Small corpora, written with the real writers, and eight virtual devices, for the tests of the runtime."""
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -32,6 +34,10 @@ from gristmill.formats.manifest import (
     read_manifest,
     write_manifest,
 )
+
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    jax.config.update("jax_num_cpu_devices", 8)  # type: ignore[no-untyped-call]  # JAX leaves it unannotated
+jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]  # as above
 
 EOD = 1
 VOCABULARY = 500
