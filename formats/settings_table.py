@@ -101,7 +101,7 @@ class SettingsTable:
         if value not in choices:
             self.note(name, f"is {_show(value)}; it must be {says}{_nearest(str(value), choices)}")
             return default
-        return value
+        return str(value)
 
     def strings(self, name: str, *, required: bool = False) -> tuple[str, ...]:
         """Takes a list of strings, or one string as a list of one."""

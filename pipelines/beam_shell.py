@@ -6,6 +6,7 @@ Only descriptors, packed keys and small reports cross a shuffle. Reshuffle sprea
 byte: every step that gathers results sorts them by number.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners import create_runner
 
+from gristmill.formats import errors
+from gristmill.formats.errors import DataError, GristmillError
 from gristmill.formats.split import SPLITS
 from gristmill.pipelines.dedup import later_copies, write_drops
 from gristmill.pipelines.encode import encode_split
@@ -25,7 +28,7 @@ from gristmill.pipelines.scan import partition_keys, scan_split
 from gristmill.pipelines.shards import assemble_shard, plan_shards
 from gristmill.pipelines.stages import close_clean, close_download, close_tokenize
 
-__all__ = ["build_pipeline", "run_beam"]
+__all__ = ["build_pipeline", "run_beam", "worker_error"]
 
 Report = dict[str, Any]
 
@@ -43,7 +46,26 @@ def run_beam(job: Job, stages: Sequence[str], runner: Any, flags: Sequence[str],
     options = PipelineOptions(list(flags))
     pipeline = beam.Pipeline(runner=create_runner(runner) if isinstance(runner, str) else runner, options=options)
     build_pipeline(pipeline, job, stages, write_manifest=write_manifest)
-    pipeline.run().wait_until_finish()
+    try:
+        pipeline.run().wait_until_finish()
+    except Exception as error:  # whatever class a runner wraps a worker's error in
+        own = worker_error(str(error))
+        if own is None:
+            raise
+        raise own from error
+
+
+def worker_error(text: str) -> GristmillError | None:
+    """The error of ours that a worker raised, out of the traceback a runner reports; None when it was none of ours."""
+    raised = list(re.finditer(r"^\s*gristmill\.[\w.]*\.(\w+Error): ", text, re.MULTILINE))
+    if not raised:
+        return None
+    found = raised[-1]
+    message = text[found.end() :].split(" [while running", 1)[0].strip()
+    kind = getattr(errors, found.group(1), DataError)
+    own = kind.__new__(kind)
+    Exception.__init__(own, message)
+    return own if isinstance(own, GristmillError) else DataError(message)
 
 
 def build_pipeline(pipeline: beam.Pipeline, job: Job, stages: Sequence[str], *, write_manifest: bool) -> None:
@@ -69,37 +91,41 @@ def _finish(_: object, job: Job) -> int:
 
 def _items(done: Any, name: str, list_items: Callable[[Job], Iterable[Any]], job: Job) -> Any:
     """Fans one element out into items, spread over the workers."""
-    return done | f"{name}: list" >> beam.FlatMap(_List(list_items), job) | f"{name}: spread" >> beam.Reshuffle()
-
-
-class _List:
-    """Calls a lister with the job, whatever the element was."""
-
-    def __init__(self, list_items: Callable[[Job], Iterable[Any]]) -> None:
-        self._list_items = list_items
-
-    def __call__(self, _: object, job: Job) -> Iterable[Any]:
-        return self._list_items(job)
+    return done | f"{name}: list" >> beam.ParDo(_List(list_items, job)) | f"{name}: spread" >> beam.Reshuffle()
 
 
 def _close(reports: Any, name: str, close: Callable[[Job, list[Any]], Any], job: Job) -> Any:
     """Gathers reports into the stage's receipt; gives one element."""
-    return reports | f"{name}: gather" >> beam.combiners.ToList() | f"{name}: receipt" >> beam.Map(_Close(close), job)
+    return reports | f"{name}: gather" >> beam.combiners.ToList() | f"{name}: receipt" >> beam.ParDo(_Close(close, job))
 
 
-class _Close:
+class _List(beam.DoFn):  # type: ignore[misc]  # Beam ships no types
+    """Lists the items of a step, whatever the element that says to begin."""
+
+    def __init__(self, list_items: Callable[[Job], Iterable[Any]], job: Job) -> None:
+        self._list_items = list_items
+        self._job = job
+
+    def process(self, _: object) -> Iterable[Any]:
+        """Gives the items."""
+        return self._list_items(self._job)
+
+
+class _Close(beam.DoFn):  # type: ignore[misc]  # Beam ships no types
     """Closes a stage unless the run works on one source only, which finishes no stage."""
 
-    def __init__(self, close: Callable[[Job, list[Any]], Any]) -> None:
+    def __init__(self, close: Callable[[Job, list[Any]], Any], job: Job) -> None:
         self._close = close
+        self._job = job
 
-    def __call__(self, reports: list[Any], job: Job) -> int:
-        if job.source is None:
-            self._close(job, reports)
-        return 0
+    def process(self, reports: list[Any]) -> Iterator[int]:
+        """Gives one element when the receipt is written."""
+        if self._job.source is None:
+            self._close(self._job, reports)
+        yield 0
 
 
-class _Work(beam.DoFn):
+class _Work(beam.DoFn):  # type: ignore[misc]  # Beam ships no types
     """Does one item and counts what came of it."""
 
     def __init__(self, job: Job, name: str, work: Callable[[Job, Any], Any]) -> None:

@@ -25,7 +25,7 @@ from gristmill.pipelines.records import Batch, RecordAccount
 from gristmill.pipelines.scan import read_keys, rejects_path, split_result
 from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import load_engine
-from gristmill.tokenize.load import load_resolved
+from gristmill.tokenize.resolved import load_resolved
 
 __all__ = ["encode_split", "encoder_of", "spill_path", "TOKENIZER_FOLDER"]
 
@@ -38,19 +38,19 @@ def spill_path(source_id: str, part: int, kind: str) -> str:
 
 
 @functools.lru_cache(maxsize=2)
-def _cached_encoder(folder: str, fingerprint: str, engine: str, keep: bool) -> Encoder:
+def _cached_encoder(folder: str, fingerprint: str, engine: str, version: str, keep: bool) -> Encoder:
     resolved = load_resolved(folder)
     if resolved.fingerprint != fingerprint:
         raise InputError(
             f"{folder}: holds tokenizer {resolved.fingerprint[:12]}, but the run was planned with {fingerprint[:12]}"
         )
-    return Encoder(resolved, load_engine(resolved, engine, keep_control_tokens=keep))
+    return Encoder.of(resolved, load_engine(resolved, engine, keep_control_tokens=keep, version=version))
 
 
 def encoder_of(job: Job) -> Encoder:
     """The job's encoder, loaded once per process and shared by its threads."""
     keep = job.recipe.tokenizer.control_text == "keep"
-    return _cached_encoder(job.path(TOKENIZER_FOLDER), job.tokenizer, job.engine, keep)
+    return _cached_encoder(job.path(TOKENIZER_FOLDER), job.tokenizer, job.engine, job.engine_version, keep)
 
 
 def encode_split(job: Job, split: Split) -> dict[str, Any]:

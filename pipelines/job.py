@@ -36,6 +36,7 @@ class Job:
         settings: by stage, what its digest covers, as far as it tells a user what changed.
         tokenizer: fingerprint of the tokenizer, empty when the run stops before it is needed.
         engine: name of the engine that makes the ids.
+        engine_version: its version, which every worker must have.
         source: number of the only source to work on, None for all.
     """
 
@@ -47,6 +48,7 @@ class Job:
     settings: dict[str, dict[str, Any]]
     tokenizer: str
     engine: str
+    engine_version: str
     source: int | None
 
     def source_of(self, split: Split) -> SourceSettings:
@@ -68,7 +70,7 @@ class Job:
 
 
 def make_job(
-    recipe: Recipe, plan: Plan, *, tokenizer: str, engine: str, source: int | None, corpus: str | None = None
+    recipe: Recipe, plan: Plan, *, tokenizer: str, engine: str, engine_version: str, source: int | None = None
 ) -> Job:
     """Puts a job together and works out the digest of each stage."""
     settings = stage_settings(recipe, plan, tokenizer)
@@ -78,7 +80,7 @@ def make_job(
         above = digest({"stage": stage, "above": above, "settings": settings[stage]})
         digests[stage] = above
     return Job(
-        corpus=corpus or recipe.output,
+        corpus=recipe.output,
         recipe=recipe,
         plan_digest=plan.digest(),
         partitions=plan.partitions,
@@ -86,6 +88,7 @@ def make_job(
         settings=settings,
         tokenizer=tokenizer,
         engine=engine,
+        engine_version=engine_version,
         source=source,
     )
 

@@ -17,7 +17,7 @@ __all__ = ["choose_runner", "execute", "RunnerChoice"]
 
 LOOP = "loop"
 AUTO = "auto"
-LOOP_BYTES = 8 << 20
+LOOP_BYTES = 4 << 20
 PROCESS_BYTES = 1 << 30
 
 
@@ -70,7 +70,7 @@ def choose_runner(name: str, flags: Sequence[str], input_bytes: int, splits: int
     options = dict(flag.lstrip("-").split("=", 1) for flag in chosen if "=" in flag)
     count = int(options.get("direct_num_workers", "1")) or cores
     mode = options.get("direct_running_mode", "in_memory")
-    engine_threads = cores if count == 1 else 1
+    engine_threads = cores if count == 1 else 1 if mode == "multi_processing" else count
     says = f"Beam's FnApiRunner, {count} worker{'s' if count > 1 else ''} ({mode})"
     return RunnerChoice(runner="FnApiRunner", flags=tuple(chosen), engine_threads=engine_threads, says=says)
 

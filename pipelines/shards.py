@@ -121,7 +121,7 @@ def _numbers(job: Job, source: int, report: dict[str, Any], position: int, targe
         return list(range(position // target, last // target + 1))
     lengths = _lengths(job, source, report["part"])
     starts = position + np.cumsum(lengths) - lengths
-    return np.unique(starts // target).tolist()
+    return [int(number) for number in np.unique(starts // target)]
 
 
 def _lengths(job: Job, source: int, part: int) -> np.ndarray:

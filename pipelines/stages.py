@@ -17,7 +17,6 @@ from gristmill.formats.storage import FileFacts, file_facts, list_files, relativ
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Plan, read_plan
 from gristmill.pipelines.scan import keys_path, rejects_path
-from gristmill.tokenize.engine import engine_version
 
 __all__ = ["close_clean", "close_download", "close_tokenize", "require_stage", "sweep", "valid_stage", "write_stage"]
 
@@ -156,7 +155,7 @@ def close_tokenize(job: Job, encodes: list[Result], shards: list[Result]) -> Res
         placed = [_placed(shard, own) for shard in own_shards]
         sources.append({"id": source.id, **totals, "inputs": inputs, "shards": placed})
     sweep(job, "tokens", files)
-    result = {"sources": sources, "engine": job.engine, "engine_version": engine_version(job.engine)}
+    result = {"sources": sources, "engine": job.engine, "engine_version": job.engine_version}
     return write_stage(job, "tokenize", files, result)
 
 

@@ -1,0 +1,262 @@
+"""Prepares a corpus: plans the run, works out what is still to be done, and has it done.
+
+Everything that can be refused is refused before anything is written. Finished stages are recognised by their receipts;
+a change of inputs, settings or tokenizer is named, and what it makes stale is withdrawn before the work starts, so that
+old output is never served for new input.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gristmill.formats.errors import FormatError, GristmillError, SettingsError, StorageError
+from gristmill.formats.fingerprint import pretty_json
+from gristmill.formats.manifest import MANIFEST_NAME
+from gristmill.formats.receipts import read_receipt, stage_receipt_path, withdraw
+from gristmill.formats.recipe import Recipe
+from gristmill.formats.storage import exists, is_local, join, list_files, list_folders, make_folder, remove, write_bytes
+from gristmill.pipelines.encode import TOKENIZER_FOLDER
+from gristmill.pipelines.finish import finish
+from gristmill.pipelines.job import STAGES, Job, make_job
+from gristmill.pipelines.plan import Plan, plan_run, write_plan
+from gristmill.pipelines.progress import Progress
+from gristmill.pipelines.read import read_split
+from gristmill.pipelines.records import RecordAccount
+from gristmill.pipelines.runners import choose_runner, execute
+from gristmill.pipelines.stages import require_stage, valid_stage
+from gristmill.tokenize.engine import choose_engine, set_engine_threads
+from gristmill.tokenize.load import resolve_tokenizer
+from gristmill.tokenize.resolved import ResolvedTokenizer, write_resolved
+
+__all__ = ["prepare", "PrepareOptions", "PrepareResult"]
+
+_SAMPLE_DOCUMENTS = 64
+_SAMPLE_CHARS = 20_000
+_BEFORE_TOKENS = ("download", "clean")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareOptions:
+    """What narrows a run and how it is executed.
+
+    Attributes:
+        first: first stage to run; all before it must be finished.
+        last: last stage to run; None for all that the recipe asks for.
+        source: id of the only source to work on, None for all.
+        runner: "auto", "loop", or the name of a Beam runner.
+        flags: Beam's pipeline options.
+        quiet: whether to print nothing.
+    """
+
+    first: str = STAGES[0]
+    last: str | None = None
+    source: str | None = None
+    runner: str = "auto"
+    flags: tuple[str, ...] = ()
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareResult:
+    """What a run did.
+
+    Attributes:
+        corpus: folder or URL of the corpus.
+        stages: stages that were run; empty when all was finished already.
+        finished: whether the corpus has a manifest now.
+    """
+
+    corpus: str
+    stages: tuple[str, ...]
+    finished: bool
+
+
+def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareResult:
+    """Prepares a corpus from a recipe, or completes one that was begun.
+
+    Args:
+        recipe: what to prepare.
+        options: what narrows the run.
+
+    Raises:
+        SettingsError: recipe, options or tokenizer cannot be followed; nothing was written.
+        DataError: an input or a total is wrong; what was finished before stays for the next run.
+        StorageError: a file cannot be read or written.
+    """
+    options = options or PrepareOptions()
+    began = time.monotonic()
+    say = _silent if options.quiet else _say
+    source = _source_number(recipe, options.source)
+    wanted = _wanted_stages(recipe, options)
+    _check_output(recipe.output)
+    plan = plan_run(recipe)
+    choice = choose_runner(options.runner, options.flags, plan.input_bytes, len(plan.splits))
+    set_engine_threads(choice.engine_threads)
+    say(
+        f"{recipe.name}: {sum(map(len, plan.inputs))} input files, {plan.input_bytes / 1e6:.1f} MB, "
+        f"{len(plan.splits)} splits -> {recipe.output}"
+    )
+    resolved, engine, version = None, "", ""
+    if wanted[-1] not in _BEFORE_TOKENS:
+        resolved = resolve_tokenizer(recipe.tokenizer.path, recipe.tokenizer.eod)
+        engine, version = _engine(recipe, plan, resolved)
+    fingerprint = resolved.fingerprint if resolved else ""
+    job = make_job(recipe, plan, tokenizer=fingerprint, engine=engine, engine_version=version, source=source)
+    complete = wanted[-1] not in _BEFORE_TOKENS and source is None
+    todo = _stages_to_run(job, wanted, options.first, say)
+    if not todo and (not complete or exists(join(job.corpus, MANIFEST_NAME))):
+        say(f"nothing to do: {recipe.output} is finished for this recipe, these inputs and this tokenizer")
+        return PrepareResult(corpus=job.corpus, stages=(), finished=complete)
+    write_plan(job.corpus, plan)
+    if resolved is not None:
+        write_resolved(resolved, job.path(TOKENIZER_FOLDER))
+    if not todo:
+        finish(job)
+        return PrepareResult(corpus=job.corpus, stages=(), finished=True)
+    say(f"stages {', '.join(todo)} on {choice.says}" + (f"; ids by {engine} {version}" if engine else ""))
+    if options.quiet:
+        execute(job, todo, choice, write_manifest=complete)
+    else:
+        with Progress(job, _expected(job, plan)):
+            execute(job, todo, choice, write_manifest=complete)
+    seconds = time.monotonic() - began
+    _report(job, plan, choice.says, todo, seconds)
+    say(f"done in {seconds:.1f} s")
+    return PrepareResult(corpus=job.corpus, stages=tuple(todo), finished=complete)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _silent(_: str) -> None:
+    """Says nothing."""
+
+
+def _source_number(recipe: Recipe, source: str | None) -> int | None:
+    if source is None:
+        return None
+    ids = [entry.id for entry in recipe.sources]
+    if source not in ids:
+        raise SettingsError(f"--source {source}: the recipe has no such source; it has {', '.join(ids)}")
+    return ids.index(source)
+
+
+def _wanted_stages(recipe: Recipe, options: PrepareOptions) -> list[str]:
+    """The stages up to the last one wanted."""
+    last = options.last or STAGES[-1]
+    for name, stage in (("--from", options.first), ("--to", last)):
+        if stage not in STAGES:
+            raise SettingsError(f"{name} {stage}: no such stage; the stages are {', '.join(STAGES)}")
+    if STAGES.index(options.first) > STAGES.index(last):
+        raise SettingsError(f"--from {options.first} --to {last}: the first stage lies behind the last")
+    stages = list(STAGES[: STAGES.index(last) + 1])
+    if recipe.index is None or options.source is not None:
+        if options.last in {"index", "blend"}:
+            why = "the recipe has no [index]" if recipe.index is None else "an index set needs every source"
+            raise SettingsError(f"--to {options.last}: {why}")
+        stages = [stage for stage in stages if stage not in {"index", "blend"}]
+    if options.first not in stages:
+        raise SettingsError(f"--from {options.first}: the run ends before it, with {stages[-1]}")
+    return stages
+
+
+def _check_output(output: str) -> None:
+    """Refuses an output that cannot be written or that holds something else."""
+    try:
+        known = exists(join(output, MANIFEST_NAME)) or exists(join(output, "_stages"))
+        present = [] if known else list_files(output) + [join(output, name) for name in list_folders(output)]
+        if present:
+            raise SettingsError(
+                f"output {output}: holds {present[0]} but no corpus; give an empty or new folder, so that nothing of "
+                "yours is overwritten"
+            )
+        make_folder(output)
+        if is_local(output):
+            probe = join(output, "_stages", "probe")
+            write_bytes(probe, b"")
+            remove(probe)
+    except StorageError as error:
+        raise SettingsError(f"output {error}") from error
+
+
+def _engine(recipe: Recipe, plan: Plan, resolved: ResolvedTokenizer) -> tuple[str, str]:
+    """Name and version of the engine that proved itself on a probe and a sample of the corpus."""
+    keep = recipe.tokenizer.control_text == "keep"
+    engine = choose_engine(resolved, _sample(recipe, plan), keep_control_tokens=keep).engine
+    return engine.name, engine.version
+
+
+def _sample(recipe: Recipe, plan: Plan) -> list[str]:
+    """A few documents of each source, for the engines to agree on; a fault in them is met again by the run itself."""
+    texts: list[str] = []
+    for number, source in enumerate(recipe.sources):
+        split = next((split for split in plan.splits if split.source == number), None)
+        if split is None:
+            continue
+        try:
+            batch = next(read_split(split, source, RecordAccount("skip")), None)
+        except GristmillError:
+            continue
+        if batch is not None:
+            texts += [text[:_SAMPLE_CHARS] for text in batch.texts[:_SAMPLE_DOCUMENTS]]
+    return texts
+
+
+def _stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[str], None]) -> list[str]:
+    """Which stages are not finished; withdraws the receipts and the manifest that the work will make stale."""
+    for stage in wanted[: wanted.index(first)]:
+        require_stage(job, stage)
+    todo = list(wanted)
+    while todo and valid_stage(job, todo[0]) is not None:
+        todo.pop(0)
+    if not todo:
+        return []
+    stale = [stage for stage in STAGES[STAGES.index(todo[0]) :] if exists(stage_receipt_path(job.corpus, stage))]
+    for stage in stale:
+        say(f"stage {stage} was finished before, but {_what_changed(job, stage)}; it is done again")
+    remove(join(job.corpus, MANIFEST_NAME))
+    for stage in stale:
+        withdraw(stage_receipt_path(job.corpus, stage))
+    return todo
+
+
+def _what_changed(job: Job, stage: str) -> str:
+    try:
+        receipt = read_receipt(stage_receipt_path(job.corpus, stage))
+    except FormatError:
+        return "its receipt is damaged"
+    if receipt is None or receipt.digest == job.stage_digests[stage]:
+        return "some of its files are missing or have another size"
+    details = _difference("", dict(receipt.settings), job.settings[stage])
+    return details or "a stage before it changed"
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    """What differs between two settings, by dotted path."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+        inner = (_difference(f"{name}.{key}" if name else str(key), before.get(key), now.get(key)) for key in keys)
+        return "; ".join(inner)
+    shown = [str(value) if len(str(value)) <= 40 else str(value)[:12] for value in (before, now)]
+    return f"{name} was {shown[0]}, now {shown[1]}"
+
+
+def _expected(job: Job, plan: Plan) -> dict[str, int]:
+    return {
+        "scan": sum(job.scans(split) for split in plan.splits),
+        "encode": sum(job.wants(split.source) for split in plan.splits),
+    }
+
+
+def _report(job: Job, plan: Plan, runner: str, stages: Sequence[str], seconds: float) -> None:
+    """Writes where inputs lay, how the run was executed and how long it took; no part of the corpus's identity."""
+    inputs = [
+        {"source": source.id, "relative": file.relative, "path": file.path, "checksum": file.checksum}
+        for source, files in zip(job.recipe.sources, plan.inputs, strict=True)
+        for file in files
+    ]
+    value = {"runner": runner, "stages": list(stages), "seconds": round(seconds, 3), "inputs": inputs}
+    write_bytes(job.path("report", "run.json"), pretty_json(value))

@@ -1,0 +1,99 @@
+"""The `gristmill` command: one word chooses the work, and only the room that does it is imported.
+
+Errors made on purpose end as one sentence and an exit code, 2 for settings and 1 for data; everything else, and
+everything under --debug, shows its traceback.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from gristmill import __version__
+from gristmill.formats.errors import GristmillError, MissingExtraError, SettingsError
+
+__all__ = ["main"]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports usage errors as settings errors, in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises where argparse would print the usage and exit."""
+        raise SettingsError(f"{message}; see `{self.prog} --help`")
+
+
+def _prepare(parser: _Parser, words: list[str]) -> int:
+    try:
+        from gristmill.pipelines import command
+    except ImportError as error:
+        raise MissingExtraError(error.name or "pyarrow", "prepare", "gristmill prepare") from error
+    command.add_arguments(parser)
+    arguments, beam_flags = parser.parse_known_args(words)
+    return command.run(arguments, beam_flags)
+
+
+def _verify(parser: _Parser, words: list[str]) -> int:
+    from gristmill.formats.verify import verify_corpus
+
+    parser.add_argument("corpus", help="folder or URL of the corpus")
+    corpus = parser.parse_args(words).corpus
+    problems = verify_corpus(corpus)
+    for problem in problems:
+        print(problem)
+    print(f"{corpus}: {len(problems)} problems" if problems else f"{corpus}: sound")
+    return 1 if problems else 0
+
+
+def _inspect(parser: _Parser, words: list[str]) -> int:
+    from gristmill.runtime import inspect
+
+    inspect.add_arguments(parser)
+    return inspect.run(parser.parse_args(words))
+
+
+_COMMANDS: dict[str, tuple[str, Callable[[_Parser, list[str]], int]]] = {
+    "prepare": ("prepare a corpus from a recipe", _prepare),
+    "verify": ("check every byte of a finished corpus and list what is wrong", _verify),
+    "inspect": ("show what a corpus, a shard or a prefix holds", _inspect),
+}
+
+
+def _run(words: list[str]) -> int:
+    summary = "\n".join(f"  {name:10}{says}" for name, (says, _) in _COMMANDS.items())
+    parser = _Parser(
+        prog="gristmill",
+        description="Turns raw text into training batches.",
+        epilog=f"commands:\n{summary}\n\n`gristmill COMMAND --help` shows a command's options.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"gristmill {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error, anywhere on the line")
+    parser.add_argument("command", choices=sorted(_COMMANDS), metavar="COMMAND", help="what to do; see below")
+    arguments = parser.parse_args(words[:1])
+    says, work = _COMMANDS[arguments.command]
+    return work(_Parser(prog=f"gristmill {arguments.command}", description=says, allow_abbrev=False), words[1:])
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+        words: the arguments; None takes those of the process.
+
+    Returns:
+        The exit code: 0 when all is well, 2 for bad settings, 1 for bad data.
+    """
+    given = list(sys.argv[1:] if words is None else words)
+    debug = "--debug" in given
+    try:
+        return _run([word for word in given if word != "--debug"])
+    except GristmillError as error:
+        if debug:
+            raise
+        print(f"gristmill: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("gristmill: interrupted; what is finished stays, and a rerun goes on from there", file=sys.stderr)
+        return 130
