@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gristmill.formats.errors import SettingsError
 
 __all__ = [
+    "Blend",
     "blend_size",
     "check_weights",
     "draw_counts",
@@ -40,6 +41,7 @@ SURPLUS = 0.005
 _CHUNK_SAMPLES = 1 << 20
 
 Blend = tuple[NDArray[np.int16], NDArray[np.int64]]
+"""dataset_index [samples] int16 and dataset_sample_index [samples] int64: a sample's member, and its number there."""
 
 
 def check_weights(weights: Sequence[float], members: int) -> None:

@@ -19,6 +19,7 @@ from gristmill.formats.storage import exists, file_size, is_local, local_path, r
 __all__ = [
     "bin_path",
     "DTYPE_CODES",
+    "HEADER",
     "HEADER_BYTES",
     "idx_path",
     "IndexedDataset",
@@ -28,9 +29,17 @@ __all__ = [
 ]
 
 MAGIC = b"MMIDIDX\x00\x00"
+"""The nine bytes that open an .idx file."""
+
 VERSION = 1
+"""The one version of the format, an unsigned 64-bit integer after the magic."""
+
 HEADER = struct.Struct("<9sQBQQ")
+"""Magic, version, dtype code, number of sequences, number of document entries; little-endian, packed."""
+
 HEADER_BYTES = 34
+"""Size of the header in bytes."""
+
 DTYPE_CODES: dict[int, np.dtype[np.integer]] = {
     1: np.dtype("<u1"),
     2: np.dtype("<i1"),
@@ -39,6 +48,8 @@ DTYPE_CODES: dict[int, np.dtype[np.integer]] = {
     5: np.dtype("<i8"),
     8: np.dtype("<u2"),
 }
+"""The dtype that each code of the header stands for."""
+
 _FLOAT_CODES = {6: "float64", 7: "float32"}
 _CHECK_ROWS = 1 << 20
 

@@ -18,6 +18,7 @@ from gristmill.formats.fingerprint import pretty_json
 from gristmill.formats.storage import FileFacts, exists, join, read_bytes, write_bytes
 
 __all__ = [
+    "FORMAT",
     "InputEntry",
     "Manifest",
     "MANIFEST_NAME",
@@ -26,12 +27,18 @@ __all__ = [
     "ShardEntry",
     "SourceEntry",
     "TokenizerEntry",
+    "VERSION",
     "write_manifest",
 ]
 
 MANIFEST_NAME = "manifest.json"
+"""File name of the manifest inside a corpus."""
+
 FORMAT = "gristmill-corpus"
+"""What the manifest's `format` says."""
+
 VERSION = 1
+"""Version of the manifest's form; readers refuse another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,14 @@ __all__ = [
     "read_receipt",
     "Receipt",
     "stage_receipt_path",
+    "STAGES_FOLDER",
     "valid_receipt",
     "withdraw",
     "write_receipt",
 ]
 
 STAGES_FOLDER = "_stages"
+"""Folder of the receipts inside a corpus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,10 @@ from gristmill.formats.storage import read_bytes
 
 __all__ = [
     "CleanSettings",
+    "DEFAULT_SEED",
+    "DEFAULT_SPLITS",
+    "DEFAULT_TARGET_TOKENS",
+    "FORMATS",
     "parse_recipe",
     "read_recipe",
     "Recipe",
@@ -26,9 +30,17 @@ __all__ = [
 ]
 
 DEFAULT_SEED = 1234
+"""Seed of a recipe that names none; Megatron's."""
+
 DEFAULT_TARGET_TOKENS = 50_000_000
+"""Tokens per shard of a recipe that says nothing."""
+
 DEFAULT_SPLITS = "969,30,1"
+"""Proportions of training, validation and test of an index that names none; Megatron's."""
+
 FORMATS = ("auto", "jsonl", "parquet", "text", "python")
+"""What `format` of a source may say."""
+
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 _NAME_SAYS = "letters, digits, dots, dashes and underscores, starting with a letter or digit"
 
