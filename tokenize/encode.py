@@ -4,7 +4,7 @@ This is what a worker runs: everything around the engine's own call is a handful
 call takes 64 to 256 documents, about 1 MB, which bounds memory whatever the file's size; more in a call gains nothing.
 """
 
-import os
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ class Encoder:
         """Encodes documents.
 
         Args:
-            texts: a list of strings, or an Arrow array of them (`pyarrow.StringArray`, its large, view and chunked kin).
+            texts: a list of strings, or an Arrow array of them (`pyarrow.StringArray`, its large and chunked kin).
 
         Returns:
             Their ids, EOD included, in the order of the documents.
@@ -96,8 +96,8 @@ class Encoder:
         found, offsets = self._engine.encode(documents)
         if len(found) and int(found.max()) >= self._vocabulary:
             raise TokenizerError(
-                f"{self._engine.name} made the id {int(found.max())}, outside the vocabulary of {self._vocabulary}: the "
-                f"tokenizer in use is not the one that the corpus records"
+                f"{self._engine.name} made the id {int(found.max())}, outside the vocabulary of {self._vocabulary}: "
+                f"the tokenizer in use is not the one that the corpus records"
             )
         lengths = np.diff(offsets)
         closed = lengths > 0
@@ -126,7 +126,7 @@ class ControlCounter:
         groups: dict[str, list[str]] = {}
         for token in tokens:
             groups.setdefault(token[:2], []).append(token)
-        beginnings = sorted(os.path.commonprefix(group) for group in groups.values())
+        beginnings = sorted(_common_beginning(min(group), max(group)) for group in groups.values())
         self._searches = [(min(beginning, key=_commonness), beginning) for beginning in beginnings]
         self._pattern = re.compile("|".join(re.escape(token) for token in tokens)) if tokens else None
 
@@ -141,6 +141,12 @@ class ControlCounter:
                     hits += len(self._pattern.findall(text))
                     break
         return hits
+
+
+def _common_beginning(first: str, last: str) -> str:
+    """What the first and the last of some sorted words, and so all of them, begin with."""
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join(character for character, _ in alike)
 
 
 def _commonness(character: str) -> int:
