@@ -1,5 +1,6 @@
 """What the pages say about recipes, commands and code, compared with the code."""
 
+import argparse
 import ast
 import re
 import tomllib
@@ -9,6 +10,8 @@ import pytest
 
 from gristmill.formats.errors import RecipeError
 from gristmill.formats.recipe import parse_recipe
+from gristmill.pipelines import command
+from gristmill.pipelines.job import STAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted(path for room in ("formats", "docs") for path in (ROOT / room).rglob("*.md"))]
@@ -73,3 +76,14 @@ def test_the_recipe_page_lists_every_key_and_no_other() -> None:
         listed = set(re.findall(r"^\| `(\w+)` \|", sections[heading], re.MULTILINE))
         assert listed == known[table], heading
     assert known["index.valid"] == known["index.test"] == {"samples", "tokens", "epochs"}
+
+
+def test_the_command_line_page_lists_every_option_of_prepare_and_no_other() -> None:
+    page = (ROOT / "docs" / "guide" / "command-line.md").read_text("utf-8")
+    parser = argparse.ArgumentParser(add_help=False)
+    command.add_arguments(parser)
+    known = {option for action in parser._actions for option in action.option_strings}
+    assert set(re.findall(r"^\| `(--[a-z]+)", page, re.MULTILINE)) == known
+    usage = page.split("```")[1].split("gristmill verify")[0]
+    assert {option.rstrip("]") for option in re.findall(r"--[a-z]+", usage)} == known
+    assert ", ".join(f"`{stage}`" for stage in STAGES) in page
