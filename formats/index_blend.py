@@ -227,10 +227,15 @@ def open_blend_files(set_folder: str, report: BlendReport, members: Sequence[Mem
     dataset_sample_index = open_npy(paths[1], np.int64, (report.size,))
     for row in (0, report.size - 1):
         member, sample = int(dataset_index[row]), int(dataset_sample_index[row])
-        if not 0 <= member < len(members) or not 0 <= sample < members[member].rows:
+        if not 0 <= member < len(members):
             raise FormatError(
-                f"{paths[0]}: row {row} names sample {sample} of member {member}, which does not exist: damaged; "
-                "build the indices again"
+                f"{paths[0]}: row {row} names member {member}, but there are 0 to {len(members) - 1}: damaged; build "
+                "the indices again"
+            )
+        if not 0 <= sample < members[member].rows:
+            raise FormatError(
+                f"{paths[1]}: row {row} names sample {sample} of member {member}, which has {members[member].rows}: "
+                "damaged; build the indices again"
             )
     return BlendIndices(
         kind=report.kind,
