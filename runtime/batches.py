@@ -114,7 +114,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
     def element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shape, dtype and sharding of what `next` yields, so that a step can be compiled before any data is there."""
         sharding = self.plan.sharding
-        spec = jax.ShapeDtypeStruct(self.plan.shape, "int32", sharding=sharding)  # type: ignore[no-untyped-call] # JAX's
+        spec = jax.ShapeDtypeStruct(self.plan.shape, "int32", sharding=sharding)
         return dict.fromkeys(FIELD_NAMES, spec)
 
     def __repr__(self) -> str:

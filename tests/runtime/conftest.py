@@ -36,8 +36,8 @@ from gristmill.formats.manifest import (
 )
 
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-    jax.config.update("jax_num_cpu_devices", 8)  # type: ignore[no-untyped-call]  # JAX leaves it unannotated
-jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]  # as above
+    jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_platforms", "cpu")
 
 EOD = 1
 VOCABULARY = 500
