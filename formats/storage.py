@@ -1,11 +1,12 @@
 """Files by path or URL, published whole or not at all.
 
 A plain path (or ``file://``) is handled with the operating system's own calls; anything else goes through fsspec.
-Publishing streams to a temporary name of this attempt and makes the file appear in one step: a rename on a local
-disk, a commit of the upload on an object store. That trades one extra rename for the promise that a reader never sees
-half a file, however the writer died.
+Publishing streams to a temporary name of this attempt and makes the file appear in one step: a rename on a disk, a
+commit of the upload on an object store. That trades one extra rename for the promise that a reader never sees half a
+file, however the writer died. Listings are never cached, so what another process wrote is seen.
 """
 
+import contextlib
 import hashlib
 import os
 import posixpath
@@ -19,8 +20,9 @@ from typing import Any, BinaryIO
 
 import fsspec
 import numpy as np
+from fsspec.asyn import AsyncFileSystem
 
-from gristmill.formats.errors import StorageError
+from gristmill.formats.errors import GristmillError, StorageError
 
 __all__ = [
     "base_name",
@@ -46,7 +48,7 @@ __all__ = [
     "write_bytes",
 ]
 
-_URL = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_URL = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.:-]*)://")  # with `:`, chained protocols are URLs too
 _TEMPORARY = re.compile(r"^\..+\.[0-9a-f]{32}\.tmp$")
 _CHUNK_BYTES = 4 << 20
 
@@ -57,7 +59,7 @@ class FileFacts:
 
     Attributes:
         size: bytes.
-        sha256: lower-case hexadecimal digest of all bytes.
+        sha256: lower-case hexadecimal digest of all bytes; empty where none was taken.
     """
 
     size: int
@@ -78,7 +80,7 @@ def local_path(path: str) -> Path:
     """
     if not is_local(path):
         raise StorageError(f"{path}: a local path is needed here, not a URL")
-    return Path(path[7:] if path.startswith("file://") else path)
+    return Path(_URL.sub("", path))
 
 
 def join(base: str, *parts: str) -> str:
@@ -103,10 +105,11 @@ def is_temporary_name(name: str) -> bool:
 
 
 def _remote(path: str) -> tuple[Any, str]:
-    try:
-        return fsspec.core.url_to_fs(path)  # type: ignore[no-any-return]
-    except (ImportError, ValueError) as error:
-        raise StorageError(f"{path}: cannot be opened: {error}") from error
+    """File system and inner path of a URL; listings that an earlier call cached are forgotten."""
+    with _named(path, "be opened"):
+        file_system, inner = fsspec.core.url_to_fs(path)
+        file_system.invalidate_cache()
+    return file_system, inner
 
 
 @contextmanager
@@ -114,19 +117,39 @@ def _named(path: str, action: str) -> Iterator[None]:
     """Turns an operating system's or store's error into one that names the path and what was tried."""
     try:
         yield
-    except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
-        raise StorageError(f"{path}: cannot {action}: {reason}") from error
+    except GristmillError:
+        raise
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{path}: cannot {action}: {_reason(error)}") from error
+    except Exception as error:  # stores raise errors of their own libraries, which have no common root
+        if is_local(path):
+            raise
+        raise StorageError(f"{path}: cannot {action}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, FileNotFoundError):  # of a store; its text is only the path once more
+        return "No such file, folder or bucket"
+    return str(error) or type(error).__name__
 
 
 def exists(path: str) -> bool:
-    """Whether a file or folder is there."""
-    if is_local(path):
-        return local_path(path).exists()
-    file_system, inner = _remote(path)
+    """Whether a file or folder is there.
+
+    Raises:
+        StorageError: it cannot be told: no permission, or the store does not answer.
+    """
     with _named(path, "be looked up"):
-        file_system.invalidate_cache()
-        return bool(file_system.exists(inner))
+        if is_local(path):
+            return local_path(path).exists()
+        file_system, inner = _remote(path)
+        try:
+            file_system.info(inner)
+        except FileNotFoundError:
+            return False
+        return True
 
 
 def file_size(path: str) -> int:
@@ -139,45 +162,67 @@ def file_size(path: str) -> int:
         if is_local(path):
             return local_path(path).stat().st_size
         file_system, inner = _remote(path)
-        return int(file_system.size(inner))
+        return int(file_system.info(inner)["size"])
 
 
 def list_files(folder: str, *, recursive: bool = False) -> list[str]:
     """Paths of the files in a folder, sorted by code point; a missing folder has none.
 
+    Each begins with `folder` as it was given. Links to files count as files, links to folders are not followed.
+
     Args:
         folder: path or URL.
         recursive: also the files of all folders below.
+
+    Raises:
+        StorageError: the folder, or one below it, may not be listed.
     """
-    if is_local(folder):
-        root = local_path(folder)
-        if not root.is_dir():
-            return []
-        with _named(folder, "be listed"):
-            found = root.rglob("*") if recursive else root.iterdir()
-            return sorted(join(folder, entry.relative_to(root).as_posix()) for entry in found if entry.is_file())
-    file_system, inner = _remote(folder)
     with _named(folder, "be listed"):
-        file_system.invalidate_cache()
-        try:
-            found = file_system.find(inner, maxdepth=None if recursive else 1)
-        except FileNotFoundError:
-            return []
-    return sorted(file_system.unstrip_protocol(name) for name in found)
+        names = _local_names(folder, recursive) if is_local(folder) else _remote_names(folder, recursive)
+    return sorted(join(folder, name) for name in names)
+
+
+def _local_names(folder: str, recursive: bool) -> list[str]:
+    root = local_path(folder)
+    if not root.is_dir():
+        return []
+    names: list[str] = []
+    for where, _, files in os.walk(root, onerror=_unless_gone):
+        below = Path(where).relative_to(root)
+        names += [(below / name).as_posix() for name in files if Path(where, name).is_file()]
+        if not recursive:
+            break
+    return names
+
+
+def _unless_gone(error: OSError) -> None:
+    """Raises what stopped the listing of a folder, unless the folder was removed meanwhile."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _remote_names(folder: str, recursive: bool) -> list[str]:
+    file_system, inner = _remote(folder)
+    prefix = inner.rstrip("/") + "/"
+    try:
+        found = file_system.find(inner, maxdepth=None if recursive else 1)
+    except FileNotFoundError:
+        return []
+    return [name[len(prefix) :] for name in found if name.startswith(prefix) and not name.endswith("/")]
 
 
 def list_folders(folder: str) -> list[str]:
     """Names (not paths) of the folders directly inside a folder, sorted; a missing folder has none."""
-    if is_local(folder):
-        root = local_path(folder)
-        return sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
-    inside = (relative_to(path, _canonical(folder)) for path in list_files(folder, recursive=True))
-    return sorted({name.split("/", 1)[0] for name in inside if "/" in name})
-
-
-def _canonical(path: str) -> str:
-    file_system, inner = _remote(path)
-    return str(file_system.unstrip_protocol(inner))
+    with _named(folder, "be listed"):
+        if is_local(folder):
+            root = local_path(folder)
+            return sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
+        file_system, inner = _remote(folder)
+        try:
+            entries = file_system.ls(inner, detail=True)
+        except FileNotFoundError:
+            return []
+        return sorted({base_name(entry["name"]) for entry in entries if entry["type"] == "directory"})
 
 
 def make_folder(folder: str) -> None:
@@ -212,6 +257,8 @@ def read_range(path: str, start: int, length: int) -> bytes:
     Raises:
         StorageError: the file ends before ``start + length``.
     """
+    if length == 0:  # a range of no bytes cannot be asked of a store
+        return b""
     with _named(path, "be read"):
         if is_local(path):
             with local_path(path).open("rb") as file:
@@ -233,11 +280,11 @@ class Publication:
         size: bytes written so far.
     """
 
-    def __init__(self, path: str, raw: BinaryIO) -> None:
+    def __init__(self, path: str, raw: BinaryIO, *, hashed: bool = True) -> None:
         self.path = path
         self.size = 0
         self._raw = raw
-        self._digest = hashlib.sha256()
+        self._digest = hashlib.sha256() if hashed else None
 
     def write(self, data: bytes | bytearray | memoryview | np.ndarray) -> None:
         """Appends bytes, or the raw bytes of a C-contiguous array in its own byte order."""
@@ -246,22 +293,24 @@ class Publication:
         view = memoryview(data)
         with _named(self.path, "be written"):
             self._raw.write(view)
-        self._digest.update(view)
+        if self._digest is not None:
+            self._digest.update(view)
         self.size += view.nbytes
 
     def facts(self) -> FileFacts:
         """Size and digest of the bytes written so far."""
-        return FileFacts(self.size, self._digest.hexdigest())
+        return FileFacts(self.size, "" if self._digest is None else self._digest.hexdigest())
 
 
 @contextmanager
-def publish(path: str) -> Iterator[Publication]:
+def publish(path: str, *, hashed: bool = True) -> Iterator[Publication]:
     """Writes a file that appears whole when the block ends, and not at all when the block raises.
 
     Missing parent folders are made. Writers of the same name do not disturb each other: the last to finish wins.
 
     Args:
         path: path or URL of the file.
+        hashed: whether to take the digest on the way; without it the publication's facts have none.
 
     Yields:
         The publication to write to.
@@ -270,43 +319,78 @@ def publish(path: str) -> Iterator[Publication]:
         StorageError: the file cannot be written (no permission, disk full, refused by the store).
     """
     if is_local(path):
-        yield from _publish_local(path)
+        yield from _publish_local(path, hashed=hashed)
     else:
-        yield from _publish_remote(path)
+        yield from _publish_remote(path, hashed=hashed)
+
+
+def _temporary_name(name: str) -> str:
+    return f".{name}.{uuid.uuid4().hex}.tmp"
 
 
 def _publish_local(path: str) -> Iterator[Publication]:
     final = local_path(path)
     make_folder(str(final.parent))
-    temporary = final.parent / f".{final.name}.{uuid.uuid4().hex}.tmp"
+    temporary = final.with_name(_temporary_name(final.name))
+    with _named(path, "be written"):
+        raw = temporary.open("wb", buffering=1 << 20)
     try:
+        yield Publication(path, raw)
         with _named(path, "be written"):
-            raw = temporary.open("wb", buffering=1 << 20)
-        with raw:
-            yield Publication(path, raw)
-            with _named(path, "be written"):
-                raw.flush()
-                os.fsync(raw.fileno())
-        with _named(path, "be written"):
+            raw.flush()
+            os.fsync(raw.fileno())
+            raw.close()
             temporary.replace(final)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a full disk closing fails once more; the first error is told
+            raw.close()
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
 
 
 def _publish_remote(path: str) -> Iterator[Publication]:
     file_system, inner = _remote(path)
+    if isinstance(file_system, AsyncFileSystem):
+        yield from _publish_upload(path, file_system, inner)
+    else:
+        yield from _publish_renamed(path, file_system, inner)
+
+
+def _publish_upload(path: str, file_system: Any, inner: str) -> Iterator[Publication]:
+    """On an object store: the object comes to be when the upload is committed."""
     with _named(path, "be written"):
-        file_system.makedirs(posixpath.dirname(inner), exist_ok=True)
         raw = file_system.open(inner, "wb", autocommit=False)
     try:
         yield Publication(path, raw)
+        with _named(path, "be written"):
+            raw.close()
+            raw.commit()
     except BaseException:
-        raw.discard()
+        with contextlib.suppress(Exception):  # an upload that is not committed is no object; the first error is told
+            raw.discard()
+        raw.closed = True  # else collecting the file would begin another upload
         raise
+
+
+def _publish_renamed(path: str, file_system: Any, inner: str) -> Iterator[Publication]:
+    """On a file system that is no object store: these may ignore a request to commit later, so a rename does it."""
+    folder, name = posixpath.split(inner)
+    temporary = posixpath.join(folder, _temporary_name(name))
     with _named(path, "be written"):
-        raw.close()
-        raw.commit()
+        file_system.makedirs(folder, exist_ok=True)
+        raw = file_system.open(temporary, "wb")
+    try:
+        yield Publication(path, raw)
+        with _named(path, "be written"):
+            raw.close()
+            file_system.mv(temporary, inner)
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first error is told
+            raw.close()
+        with contextlib.suppress(Exception):
+            file_system.rm_file(temporary)
+        raise
 
 
 def write_bytes(path: str, data: bytes) -> FileFacts:
@@ -341,13 +425,29 @@ def remove(path: str) -> None:
 
 
 def remove_tree(folder: str) -> None:
-    """Removes a folder with all that lies below it; a missing one is no error."""
-    for path in list_files(folder, recursive=True):
-        remove(path)
-    if is_local(folder):
-        root = local_path(folder)
-        if root.is_dir():
-            with _named(folder, "be removed"):
-                for below in sorted((entry for entry in root.rglob("*") if entry.is_dir()), reverse=True):
-                    below.rmdir()
-                root.rmdir()
+    """Removes a folder with all that lies below it; a missing one is no error.
+
+    A link inside the folder is removed, not followed; a folder that is itself a link is emptied and stays.
+    """
+    if not is_local(folder):
+        for path in list_files(folder, recursive=True):
+            remove(path)
+        return
+    root = local_path(folder)
+    with _named(folder, "be removed"):
+        for where, folders, names in os.walk(root, topdown=False, onerror=_unless_gone):
+            for name in names:
+                Path(where, name).unlink(missing_ok=True)
+            for name in folders:
+                _remove_folder(Path(where, name), link=True)
+        _remove_folder(root, link=False)
+
+
+def _remove_folder(folder: Path, *, link: bool) -> None:
+    """Removes an empty folder, or a link to one if `link` says so."""
+    if folder.is_symlink():
+        if link:
+            folder.unlink(missing_ok=True)
+        return
+    with contextlib.suppress(FileNotFoundError):
+        folder.rmdir()

@@ -6,17 +6,12 @@ Only descriptors, packed keys and small reports cross a shuffle. Reshuffle sprea
 byte: every step that gathers results sorts them by number.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners import create_runner
 
-from gristmill.formats import errors
-from gristmill.formats.errors import DataError, GristmillError
 from gristmill.formats.split import SPLITS
 from gristmill.pipelines.dedup import later_copies, write_drops
 from gristmill.pipelines.encode import encode_split
@@ -28,48 +23,20 @@ from gristmill.pipelines.scan import partition_keys, scan_split
 from gristmill.pipelines.shards import assemble_shard, plan_shards
 from gristmill.pipelines.stages import close_clean, close_download, close_tokenize
 
-__all__ = ["build_pipeline", "run_beam", "worker_error"]
+__all__ = ["build_pipeline"]
 
 Report = dict[str, Any]
 
 
-def run_beam(job: Job, stages: Sequence[str], runner: Any, flags: Sequence[str], *, write_manifest: bool) -> None:
-    """Runs stages on a Beam runner and waits for the end.
+def build_pipeline(pipeline: beam.Pipeline, job: Job, stages: Sequence[str], *, write_manifest: bool) -> None:
+    """Adds the stages of a run to a pipeline.
 
     Args:
+        pipeline: where to.
         job: the run.
         stages: names out of `STAGES`, in order.
-        runner: a Beam runner or the name of one.
-        flags: Beam's pipeline options as on a command line.
         write_manifest: whether to finish the corpus behind them.
     """
-    options = PipelineOptions(list(flags))
-    pipeline = beam.Pipeline(runner=create_runner(runner) if isinstance(runner, str) else runner, options=options)
-    build_pipeline(pipeline, job, stages, write_manifest=write_manifest)
-    try:
-        pipeline.run().wait_until_finish()
-    except Exception as error:  # whatever class a runner wraps a worker's error in
-        own = worker_error(str(error))
-        if own is None:
-            raise
-        raise own from error
-
-
-def worker_error(text: str) -> GristmillError | None:
-    """The error of ours that a worker raised, out of the traceback a runner reports; None when it was none of ours."""
-    raised = list(re.finditer(r"^\s*gristmill\.[\w.]*\.(\w+Error): ", text, re.MULTILINE))
-    if not raised:
-        return None
-    found = raised[-1]
-    message = text[found.end() :].split(" [while running", 1)[0].strip()
-    kind = getattr(errors, found.group(1), DataError)
-    own = kind.__new__(kind)
-    Exception.__init__(own, message)
-    return own if isinstance(own, GristmillError) else DataError(message)
-
-
-def build_pipeline(pipeline: beam.Pipeline, job: Job, stages: Sequence[str], *, write_manifest: bool) -> None:
-    """Adds the stages to a pipeline; see `run_beam`."""
     done = pipeline | "Start" >> beam.Create([0])
     builders: dict[str, Callable[[Any, Job], Any]] = {
         "download": _download,

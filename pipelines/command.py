@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runner", default="auto", metavar="NAME", help="auto, loop, FnApiRunner, DirectRunner, or any other of Beam's"
     )
+    parser.add_argument("--verbose", action="store_true", help="show Beam's own log too")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
@@ -32,6 +33,7 @@ def run(arguments: argparse.Namespace, beam_flags: list[str]) -> int:
         runner=arguments.runner,
         flags=tuple(beam_flags),
         quiet=arguments.quiet,
+        verbose=arguments.verbose,
     )
     prepare(recipe, options)
     return 0

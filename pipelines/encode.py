@@ -5,16 +5,16 @@ lengths (`.len`, int32) and the numbers of their records (`.rec`, uint32). Writi
 shard, costs a few per cent of encoding and buys shards of equal size in a known order without shuffling a token.
 """
 
-import functools
 import hashlib
 import itertools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from gristmill.formats.errors import InputError
-from gristmill.formats.fingerprint import digest
+from gristmill.formats.errors import CorpusError
+from gristmill.formats.fingerprint import digest, short
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
 from gristmill.formats.storage import publish, write_bytes
 from gristmill.pipelines.dedup import read_drops
@@ -27,7 +27,7 @@ from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import load_engine
 from gristmill.tokenize.resolved import load_resolved
 
-__all__ = ["encode_split", "encoder_of", "spill_path", "TOKENIZER_FOLDER"]
+__all__ = ["encode_split", "encoder_of", "prime_encoder", "spill_path", "TOKENIZER_FOLDER"]
 
 TOKENIZER_FOLDER = "tokenizer"
 
@@ -37,20 +37,43 @@ def spill_path(source_id: str, part: int, kind: str) -> str:
     return f"spill/{source_id}/{part:05d}.{kind}"
 
 
-@functools.lru_cache(maxsize=2)
-def _cached_encoder(folder: str, fingerprint: str, engine: str, version: str, keep: bool) -> Encoder:
-    resolved = load_resolved(folder)
-    if resolved.fingerprint != fingerprint:
-        raise InputError(
-            f"{folder}: holds tokenizer {resolved.fingerprint[:12]}, but the run was planned with {fingerprint[:12]}"
-        )
-    return Encoder.of(resolved, load_engine(resolved, engine, keep_control_tokens=keep, version=version))
+_ENCODERS: dict[tuple[str, ...], Encoder] = {}
+_LOADING = threading.Lock()
+
+
+def _encoder_key(job: Job) -> tuple[str, ...]:
+    return (job.tokenizer, job.engine, job.engine_version, job.recipe.tokenizer.control_text)
+
+
+def prime_encoder(job: Job, encoder: Encoder) -> None:
+    """Hands the launcher's encoder to `encoder_of`, so that items done in the same process need not load it again."""
+    with _LOADING:
+        _ENCODERS.clear()
+        _ENCODERS[_encoder_key(job)] = encoder
 
 
 def encoder_of(job: Job) -> Encoder:
-    """The job's encoder, loaded once per process and shared by its threads."""
-    keep = job.recipe.tokenizer.control_text == "keep"
-    return _cached_encoder(job.path(TOKENIZER_FOLDER), job.tokenizer, job.engine, job.engine_version, keep)
+    """The job's encoder, loaded once per process and shared by its threads.
+
+    Raises:
+        CorpusError: the corpus holds another tokenizer than the run was planned with.
+        TokenizerError: the engine is missing here, or of another version than the launcher proved.
+    """
+    key = _encoder_key(job)
+    with _LOADING:
+        if key not in _ENCODERS:
+            folder = job.path(TOKENIZER_FOLDER)
+            resolved = load_resolved(folder)
+            if resolved.fingerprint != job.tokenizer:
+                raise CorpusError(
+                    f"{folder}: holds tokenizer {short(resolved.fingerprint)}, but the run was planned with "
+                    f"{short(job.tokenizer)}; another run writes to the same output. Start again"
+                )
+            keep = job.recipe.tokenizer.control_text == "keep"
+            engine = load_engine(resolved, job.engine, keep_control_tokens=keep, version=job.engine_version)
+            _ENCODERS.clear()
+            _ENCODERS[key] = Encoder.of(resolved, engine)
+        return _ENCODERS[key]
 
 
 def encode_split(job: Job, split: Split) -> dict[str, Any]:
@@ -58,7 +81,7 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
 
     Returns:
         The item's result: what a scan reports where there was none, and tokens, documents, the longest and the last
-        document in tokens, spellings of control tokens, and the spill's digest.
+        document in tokens, spellings of control tokens, and the digest of what the spill follows from.
 
     Raises:
         InputError: a record is bad and the policy is "fail", a file is damaged, or it changed since it was scanned.
@@ -86,9 +109,9 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
     files = {}
     names = {kind: spill_path(source.id, split.part, kind) for kind in ("tok", "len", "rec")}
     with (
-        publish(job.path(names["tok"])) as tokens,
-        publish(job.path(names["len"])) as lengths,
-        publish(job.path(names["rec"])) as records,
+        publish(job.path(names["tok"]), hashed=False) as tokens,
+        publish(job.path(names["len"]), hashed=False) as lengths,
+        publish(job.path(names["rec"]), hashed=False) as records,
     ):
         for batch in _selected(read_split(split, source, account), kept):
             encoded = encoder.encode(batch.texts)
@@ -118,7 +141,7 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
     if empty:
         result["dropped"] = {**result["dropped"], "no_tokens": empty}
     result |= totals
-    result["spill"] = files[names["tok"]].sha256
+    result["spill"] = item_digest
     write_receipt(receipt_path, Receipt(digest=item_digest, files=files, result=result))
     return result
 

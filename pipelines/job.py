@@ -12,6 +12,8 @@ from gristmill.formats.fingerprint import digest
 from gristmill.formats.recipe import Recipe, SourceSettings
 from gristmill.formats.storage import join
 from gristmill.pipelines.plan import Plan, Split
+from gristmill.tokenize.engine import Engine
+from gristmill.tokenize.resolved import ResolvedTokenizer
 
 __all__ = ["Job", "make_job", "stage_settings", "STAGES"]
 
@@ -70,10 +72,24 @@ class Job:
 
 
 def make_job(
-    recipe: Recipe, plan: Plan, *, tokenizer: str, engine: str, engine_version: str, source: int | None = None
+    recipe: Recipe,
+    plan: Plan,
+    *,
+    tokenizer: ResolvedTokenizer | None,
+    engine: Engine | None,
+    source: int | None = None,
 ) -> Job:
-    """Puts a job together and works out the digest of each stage."""
-    settings = stage_settings(recipe, plan, tokenizer)
+    """Puts a job together and works out the digest of each stage.
+
+    Args:
+        recipe: the recipe.
+        plan: its inputs and splits.
+        tokenizer: the tokenizer; None when the run stops before it is needed.
+        engine: the engine that makes the ids; None likewise.
+        source: number of the only source to work on, None for all.
+    """
+    fingerprint = "" if tokenizer is None else tokenizer.fingerprint
+    settings = stage_settings(recipe, plan, fingerprint)
     digests: dict[str, str] = {}
     above = ""
     for stage in STAGES:
@@ -86,9 +102,9 @@ def make_job(
         partitions=plan.partitions,
         stage_digests=digests,
         settings=settings,
-        tokenizer=tokenizer,
-        engine=engine,
-        engine_version=engine_version,
+        tokenizer=fingerprint,
+        engine="" if engine is None else engine.name,
+        engine_version="" if engine is None else engine.version,
         source=source,
     )
 

@@ -6,6 +6,7 @@ Encoders release the interpreter lock, so threads share the cores; processes pay
 only on larger inputs. Whatever is chosen, the corpus is the same.
 """
 
+import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,17 +76,17 @@ def choose_runner(name: str, flags: Sequence[str], input_bytes: int, splits: int
     return RunnerChoice(runner="FnApiRunner", flags=tuple(chosen), engine_threads=engine_threads, says=says)
 
 
-def execute(job: Job, stages: Sequence[str], choice: RunnerChoice, *, write_manifest: bool) -> None:
-    """Executes stages; Beam is imported only here."""
+def execute(
+    job: Job, stages: Sequence[str], choice: RunnerChoice, *, write_manifest: bool, verbose: bool = False
+) -> None:
+    """Executes stages as chosen; imports Beam only where it is needed."""
     if choice.runner == LOOP:
         from gristmill.pipelines.loop import run_loop
 
         run_loop(job, stages, write_manifest=write_manifest)
         return
-    try:
-        import apache_beam  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("apache-beam", "prepare", f"--runner {choice.runner}") from error
-    from gristmill.pipelines.beam_shell import run_beam
+    if importlib.util.find_spec("apache_beam") is None:
+        raise MissingExtraError("apache-beam", "prepare", f"--runner {choice.runner}")
+    from gristmill.pipelines.beam_runners import run_beam
 
-    run_beam(job, stages, choice.runner, choice.flags, write_manifest=write_manifest)
+    run_beam(job, stages, choice.runner, choice.flags, write_manifest=write_manifest, verbose=verbose)

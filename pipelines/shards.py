@@ -30,7 +30,7 @@ class ShardPiece:
     Attributes:
         part: number of the spill within the source.
         position: tokens of the source before the spill.
-        digest: sha256 of the spill's tokens.
+        digest: digest of what the spill follows from.
     """
 
     part: int

@@ -5,6 +5,7 @@ a change of inputs, settings or tokenizer is named, and what it makes stale is w
 old output is never served for new input.
 """
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from gristmill.formats.manifest import MANIFEST_NAME
 from gristmill.formats.receipts import read_receipt, stage_receipt_path, withdraw
 from gristmill.formats.recipe import Recipe
 from gristmill.formats.storage import exists, is_local, join, list_files, list_folders, make_folder, remove, write_bytes
-from gristmill.pipelines.encode import TOKENIZER_FOLDER
+from gristmill.pipelines.encode import TOKENIZER_FOLDER, prime_encoder
 from gristmill.pipelines.finish import finish
 from gristmill.pipelines.job import STAGES, Job, make_job
 from gristmill.pipelines.plan import Plan, plan_run, write_plan
@@ -26,7 +27,8 @@ from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import RecordAccount
 from gristmill.pipelines.runners import choose_runner, execute
 from gristmill.pipelines.stages import require_stage, valid_stage
-from gristmill.tokenize.engine import choose_engine, set_engine_threads
+from gristmill.tokenize.encode import Encoder
+from gristmill.tokenize.engine import Engine, choose_engine, set_engine_threads
 from gristmill.tokenize.load import resolve_tokenizer
 from gristmill.tokenize.resolved import ResolvedTokenizer, write_resolved
 
@@ -48,6 +50,7 @@ class PrepareOptions:
         runner: "auto", "loop", or the name of a Beam runner.
         flags: Beam's pipeline options.
         quiet: whether to print nothing.
+        verbose: whether Beam's own log is shown.
     """
 
     first: str = STAGES[0]
@@ -56,6 +59,7 @@ class PrepareOptions:
     runner: str = "auto"
     flags: tuple[str, ...] = ()
     quiet: bool = False
+    verbose: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,29 +102,26 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
         f"{recipe.name}: {sum(map(len, plan.inputs))} input files, {plan.input_bytes / 1e6:.1f} MB, "
         f"{len(plan.splits)} splits -> {recipe.output}"
     )
-    resolved, engine, version = None, "", ""
+    resolved, engine = None, None
     if wanted[-1] not in _BEFORE_TOKENS:
         resolved = resolve_tokenizer(recipe.tokenizer.path, recipe.tokenizer.eod)
-        engine, version = _engine(recipe, plan, resolved)
-    fingerprint = resolved.fingerprint if resolved else ""
-    job = make_job(recipe, plan, tokenizer=fingerprint, engine=engine, engine_version=version, source=source)
+        engine = _engine(recipe, plan, resolved)
+    job = make_job(recipe, plan, tokenizer=resolved, engine=engine, source=source)
     complete = wanted[-1] not in _BEFORE_TOKENS and source is None
     todo = _stages_to_run(job, wanted, options.first, say)
     if not todo and (not complete or exists(join(job.corpus, MANIFEST_NAME))):
         say(f"nothing to do: {recipe.output} is finished for this recipe, these inputs and this tokenizer")
         return PrepareResult(corpus=job.corpus, stages=(), finished=complete)
     write_plan(job.corpus, plan)
-    if resolved is not None:
+    if resolved is not None and engine is not None:
         write_resolved(resolved, job.path(TOKENIZER_FOLDER))
+        prime_encoder(job, Encoder.of(resolved, engine))
     if not todo:
         finish(job)
         return PrepareResult(corpus=job.corpus, stages=(), finished=True)
-    say(f"stages {', '.join(todo)} on {choice.says}" + (f"; ids by {engine} {version}" if engine else ""))
-    if options.quiet:
-        execute(job, todo, choice, write_manifest=complete)
-    else:
-        with Progress(job, _expected(job, plan)):
-            execute(job, todo, choice, write_manifest=complete)
+    say(f"stages {', '.join(todo)} on {choice.says}" + (f"; ids by {engine.name} {engine.version}" if engine else ""))
+    with contextlib.nullcontext() if options.quiet else Progress(job, _expected(job, plan)):
+        execute(job, todo, choice, write_manifest=complete, verbose=options.verbose)
     seconds = time.monotonic() - began
     _report(job, plan, choice.says, todo, seconds)
     say(f"done in {seconds:.1f} s")
@@ -182,11 +183,10 @@ def _check_output(output: str) -> None:
         raise SettingsError(f"output {error}") from error
 
 
-def _engine(recipe: Recipe, plan: Plan, resolved: ResolvedTokenizer) -> tuple[str, str]:
-    """Name and version of the engine that proved itself on a probe and a sample of the corpus."""
+def _engine(recipe: Recipe, plan: Plan, resolved: ResolvedTokenizer) -> Engine:
+    """The engine that proved itself on a probe and a sample of the corpus."""
     keep = recipe.tokenizer.control_text == "keep"
-    engine = choose_engine(resolved, _sample(recipe, plan), keep_control_tokens=keep).engine
-    return engine.name, engine.version
+    return choose_engine(resolved, _sample(recipe, plan), keep_control_tokens=keep).engine
 
 
 def _sample(recipe: Recipe, plan: Plan) -> list[str]:

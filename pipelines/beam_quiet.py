@@ -1,0 +1,48 @@
+"""Keeps Beam's log, and the tracebacks its workers print, away from people who asked for neither.
+
+What went wrong comes back as an exception and is reported once, in one sentence; `--verbose` shows the rest.
+"""
+
+import contextlib
+import io
+import logging
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+__all__ = ["quiet"]
+
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+class _WithoutTracebacks(io.TextIOBase):
+    """Passes on what is written, except whole tracebacks (a worker prints each in one call)."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        if _TRACEBACK not in text and text.strip():
+            self._stream.write(text.rstrip("\n") + "\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+
+@contextlib.contextmanager
+def quiet(*, verbose: bool = False) -> Iterator[None]:
+    """Silences logging and tracebacks on standard error inside the block, unless `verbose`."""
+    if verbose:
+        yield
+        return
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(_WithoutTracebacks(sys.stderr)):
+            yield
+    finally:
+        logging.disable(before)

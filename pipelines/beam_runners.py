@@ -1,0 +1,125 @@
+"""Starts a pipeline on a Beam runner and turns what comes back into our own errors.
+
+Beam is imported here and in the shell, nowhere else. Its log says what only Beam's developers need, so it is kept to
+errors unless asked for; options that no part of Beam knows are refused, where Beam itself would pass over them.
+"""
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from gristmill.formats import errors
+from gristmill.formats.errors import DataError, GristmillError, SettingsError
+from gristmill.pipelines.beam_quiet import quiet
+from gristmill.pipelines.job import Job
+
+__all__ = ["check_flags", "run_beam", "worker_error"]
+
+_RAISED = re.compile(r"^\s*gristmill\.[\w.]*\.(\w+Error): ", re.MULTILINE)
+_REMOTE = ("DataflowRunner", "FlinkRunner", "SparkRunner")  # their log is how a user follows the job
+_WORKER = "gristmill.pipelines.beam_worker"
+
+
+def run_beam(
+    job: Job, stages: Sequence[str], runner: Any, flags: Sequence[str], *, write_manifest: bool, verbose: bool = False
+) -> None:
+    """Runs stages on a Beam runner and waits for the end.
+
+    Args:
+        job: the run.
+        stages: names out of `STAGES`, in order.
+        runner: a Beam runner or the name of one.
+        flags: Beam's pipeline options as on a command line.
+        write_manifest: whether to finish the corpus behind them.
+        verbose: whether Beam's own log is shown.
+
+    Raises:
+        SettingsError: Beam knows no such runner or option.
+        GristmillError: what a worker raised.
+    """
+    with quiet(verbose=verbose or runner in _REMOTE):
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        from gristmill.pipelines.beam_shell import build_pipeline
+
+        check_flags(flags)
+        options = PipelineOptions(list(flags))
+        chosen = _runner(runner, options, verbose=verbose) if isinstance(runner, str) else runner
+        pipeline = beam.Pipeline(runner=chosen, options=options)
+        build_pipeline(pipeline, job, stages, write_manifest=write_manifest)
+        try:
+            pipeline.run().wait_until_finish()
+        except Exception as error:  # whatever class a runner wraps a worker's error in
+            own = worker_error(error)
+            if own is None:
+                raise
+            raise own from error
+
+
+def check_flags(flags: Sequence[str]) -> None:
+    """Refuses options that no option class of Beam declares.
+
+    Raises:
+        SettingsError: names the option and the nearest known one.
+    """
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
+    waiting = [PipelineOptions]
+    while waiting:
+        options = waiting.pop()
+        waiting += options.__subclasses__()
+        if "_add_argparse_args" in vars(options):
+            options._add_argparse_args(parser)  # noqa: SLF001 - Beam offers no other list of its options
+    known = sorted({name for action in parser._actions for name in action.option_strings})  # noqa: SLF001 - as above
+    for flag in flags:
+        name = flag.split("=", 1)[0]
+        if name.startswith("--") and name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise SettingsError(f"{name}: neither gristmill prepare nor Beam knows this option{hint}")
+
+
+def _runner(name: str, options: Any, *, verbose: bool) -> Any:
+    from apache_beam.options.pipeline_options import DirectOptions
+    from apache_beam.runners import create_runner
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+    from apache_beam.transforms.environments import SubprocessSDKEnvironment
+
+    direct = options.view_as(DirectOptions)
+    if name == "FnApiRunner" and direct.direct_running_mode == "multi_processing" and not verbose:
+        # The same worker that Beam would start, with its log kept to errors.
+        direct.direct_running_mode = "in_memory"
+        command = f"{sys.executable} -m {_WORKER}"
+        return FnApiRunner(default_environment=SubprocessSDKEnvironment.from_command_string(command))
+    try:
+        return create_runner(name)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise SettingsError(
+            f"--runner {name}: Beam cannot make this runner: {error}; auto, loop, FnApiRunner, DirectRunner, "
+            "PortableRunner, FlinkRunner, SparkRunner and DataflowRunner are usual"
+        ) from error
+
+
+def worker_error(error: BaseException) -> GristmillError | None:
+    """The error of ours that a worker raised, out of what a runner made of it; None when it was none of ours.
+
+    Runners hand on an exception of the same class with a note on the step, or the text of a traceback.
+    """
+    text = str(error)
+    if isinstance(error, GristmillError):
+        kind, message = type(error), text
+    else:
+        raised = list(_RAISED.finditer(text))
+        if not raised:
+            return None
+        found = getattr(errors, raised[-1].group(1), DataError)
+        kind = found if issubclass(found, GristmillError) else DataError
+        message = text[raised[-1].end() :]
+    own = kind.__new__(kind)
+    Exception.__init__(own, message.split(" [while running", 1)[0].strip())
+    return own
