@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 import jax
 import orbax.checkpoint as ocp
 
-from gristmill.formats.errors import CorpusError, SettingsError
+from gristmill.formats.errors import CorpusError, FormatError, SettingsError
 from gristmill.formats.storage import exists, is_local, join, local_path
 
 __all__ = ["Checkpoints", "HasState"]
@@ -103,18 +103,28 @@ class Checkpoints:
         if chosen is None or chosen not in steps:
             wanted = "no checkpoint" if step is None else f"no checkpoint of step {step}"
             raise CorpusError(f"{self.folder}: {wanted}; complete ones are {steps or 'not there at all'}")
-        if not exists(join(self.folder, str(chosen), _DATA)):
-            raise CorpusError(
-                f"{self.folder}: the checkpoint of step {chosen} holds no data state, so it is not known which rows "
-                "its model has seen; save with Checkpoints.save, or start in an empty folder"
-            )
-        data = self._manager.restore(chosen, args=ocp.args.Composite(**{_DATA: ocp.args.JsonRestore()}))
-        batches.set_state(data[_DATA])
+        batches.set_state(self._data_state(chosen))
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, model)
         restored = self._manager.restore(
             chosen, args=ocp.args.Composite(**{_MODEL: ocp.args.StandardRestore(abstract)})
         )
         return chosen, restored[_MODEL]
+
+    def _data_state(self, step: int) -> dict[str, Any]:
+        folder = join(self.folder, str(step), _DATA)
+        if not exists(folder):
+            raise CorpusError(
+                f"{self.folder}: the checkpoint of step {step} holds no data state, so it is not known which rows its "
+                "model has seen; save with Checkpoints.save, or start in an empty folder"
+            )
+        try:
+            data = self._manager.restore(step, args=ocp.args.Composite(**{_DATA: ocp.args.JsonRestore()}))
+        except (ValueError, OSError) as error:
+            raise FormatError(
+                f"{folder}: the data state cannot be read: damaged ({error}); restore an earlier step"
+            ) from error
+        state: dict[str, Any] = data[_DATA]
+        return state
 
     def wait(self) -> None:
         """Waits until the last save is complete."""

@@ -85,6 +85,10 @@ def plan_batch(sharding: Sharding, global_batch: int, sequence_length: int) -> B
     if isinstance(global_batch, bool) or not isinstance(global_batch, int) or global_batch < 1:
         raise SettingsError(f"global_batch must be a whole number of rows of at least 1, not {global_batch!r}")
     shape = (global_batch, sequence_length)
+    if isinstance(sharding, NamedSharding) and len(sharding.spec) > len(shape):
+        raise SettingsError(
+            f"a batch has two dimensions, rows and sequence, but {_describe(sharding)} splits {len(sharding.spec)}"
+        )
     try:
         parts = sharding.addressable_devices_indices_map(shape)
     except (ValueError, TypeError) as error:
