@@ -7,11 +7,11 @@ file, however the writer died. Listings are never cached, so what another proces
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import posixpath
 import re
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ import fsspec
 import numpy as np
 from fsspec.asyn import AsyncFileSystem
 
+from gristmill.formats.attempt import attempt_and_rename, attempt_on_disk, attempt_upload
 from gristmill.formats.errors import GristmillError, StorageError
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "file_size",
     "FileFacts",
     "is_local",
-    "is_temporary_name",
     "join",
     "list_files",
     "list_folders",
@@ -49,7 +49,6 @@ __all__ = [
 ]
 
 _URL = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.:-]*)://")  # with `:`, chained protocols are URLs too
-_TEMPORARY = re.compile(r"^\..+\.[0-9a-f]{32}\.tmp$")
 _CHUNK_BYTES = 4 << 20
 
 
@@ -97,11 +96,6 @@ def relative_to(path: str, base: str) -> str:
     """`path` without the folder `base` in front; `path` itself when it does not lie below `base`."""
     prefix = base.rstrip("/") + "/"
     return path[len(prefix) :] if path.startswith(prefix) else path
-
-
-def is_temporary_name(name: str) -> bool:
-    """Whether a file name is one that an unfinished `publish` leaves behind."""
-    return _TEMPORARY.match(name) is not None
 
 
 def _remote(path: str) -> tuple[Any, str]:
@@ -318,79 +312,15 @@ def publish(path: str, *, hashed: bool = True) -> Iterator[Publication]:
     Raises:
         StorageError: the file cannot be written (no permission, disk full, refused by the store).
     """
+    guard = functools.partial(_named, path, "be written")
     if is_local(path):
-        yield from _publish_local(path, hashed=hashed)
+        attempt = attempt_on_disk(local_path(path), guard)
     else:
-        yield from _publish_remote(path, hashed=hashed)
-
-
-def _temporary_name(name: str) -> str:
-    return f".{name}.{uuid.uuid4().hex}.tmp"
-
-
-def _publish_local(path: str) -> Iterator[Publication]:
-    final = local_path(path)
-    make_folder(str(final.parent))
-    temporary = final.with_name(_temporary_name(final.name))
-    with _named(path, "be written"):
-        raw = temporary.open("wb", buffering=1 << 20)
-    try:
-        yield Publication(path, raw)
-        with _named(path, "be written"):
-            raw.flush()
-            os.fsync(raw.fileno())
-            raw.close()
-            temporary.replace(final)
-    except BaseException:
-        with contextlib.suppress(OSError):  # on a full disk closing fails once more; the first error is told
-            raw.close()
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-
-
-def _publish_remote(path: str) -> Iterator[Publication]:
-    file_system, inner = _remote(path)
-    if isinstance(file_system, AsyncFileSystem):
-        yield from _publish_upload(path, file_system, inner)
-    else:
-        yield from _publish_renamed(path, file_system, inner)
-
-
-def _publish_upload(path: str, file_system: Any, inner: str) -> Iterator[Publication]:
-    """On an object store: the object comes to be when the upload is committed."""
-    with _named(path, "be written"):
-        raw = file_system.open(inner, "wb", autocommit=False)
-    try:
-        yield Publication(path, raw)
-        with _named(path, "be written"):
-            raw.close()
-            raw.commit()
-    except BaseException:
-        with contextlib.suppress(Exception):  # an upload that is not committed is no object; the first error is told
-            raw.discard()
-        raw.closed = True  # else collecting the file would begin another upload
-        raise
-
-
-def _publish_renamed(path: str, file_system: Any, inner: str) -> Iterator[Publication]:
-    """On a file system that is no object store: these may ignore a request to commit later, so a rename does it."""
-    folder, name = posixpath.split(inner)
-    temporary = posixpath.join(folder, _temporary_name(name))
-    with _named(path, "be written"):
-        file_system.makedirs(folder, exist_ok=True)
-        raw = file_system.open(temporary, "wb")
-    try:
-        yield Publication(path, raw)
-        with _named(path, "be written"):
-            raw.close()
-            file_system.mv(temporary, inner)
-    except BaseException:
-        with contextlib.suppress(Exception):  # the first error is told
-            raw.close()
-        with contextlib.suppress(Exception):
-            file_system.rm_file(temporary)
-        raise
+        file_system, inner = _remote(path)
+        is_store = isinstance(file_system, AsyncFileSystem)
+        attempt = (attempt_upload if is_store else attempt_and_rename)(file_system, inner, guard)
+    with attempt as raw:
+        yield Publication(path, raw, hashed=hashed)
 
 
 def write_bytes(path: str, data: bytes) -> FileFacts:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gristmill.formats.attempt import is_temporary_name
 from gristmill.formats.errors import CorpusError, FormatError, GristmillError, StorageError
 from gristmill.formats.index_set import INDICES_FOLDER, IndexSet, find_sets
 from gristmill.formats.indexed import IndexedDataset
@@ -20,7 +21,6 @@ from gristmill.formats.storage import (
     FileFacts,
     base_name,
     file_facts,
-    is_temporary_name,
     join,
     list_files,
     list_folders,
