@@ -82,6 +82,17 @@ def pack_header(dtype: np.dtype[np.integer], sequences: int, documents: int) -> 
     raise FormatError(f"token dtype {dtype} has no code in the indexed dataset format; it knows {names}")
 
 
+def _map_file(path: str) -> mmap.mmap | None:
+    """A read-only map of a local file; None for an empty one, which cannot be mapped."""
+    try:
+        with local_path(path).open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return None
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be opened: {error.strerror}") from error
+
+
 class _Tokens(Protocol):
     def read(self, start: int, count: int) -> np.ndarray: ...
 
@@ -91,13 +102,9 @@ class _Tokens(Protocol):
 class _MappedTokens:
     """Tokens of a local `.bin`: slices are copied out of a map of the whole file."""
 
-    def __init__(self, path: str, dtype: np.dtype[np.integer], size: int) -> None:
-        self._map: mmap.mmap | None = None
-        self.array = np.empty(0, dtype)
-        if size:  # an empty file cannot be mapped
-            with local_path(path).open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self.array = np.frombuffer(self._map, dtype)
+    def __init__(self, path: str, dtype: np.dtype[np.integer]) -> None:
+        self._map = _map_file(path)
+        self.array = np.empty(0, dtype) if self._map is None else np.frombuffer(self._map, dtype)
 
     def read(self, start: int, count: int) -> np.ndarray:
         return self.array[start : start + count].copy()
@@ -119,7 +126,7 @@ class _RangedTokens:
 
     def read(self, start: int, count: int) -> np.ndarray:
         size = self._dtype.itemsize
-        return np.frombuffer(read_range(self._path, start * size, count * size), self._dtype)
+        return np.frombuffer(read_range(self._path, start * size, count * size), self._dtype).copy()
 
     def close(self) -> None:
         """Nothing is held between reads."""
@@ -172,20 +179,14 @@ class IndexedDataset:
         if check == "full":
             self._check_all(index)
         self._tokens: _Tokens = (
-            _MappedTokens(tokens, self.dtype, size) if is_local(tokens) else _RangedTokens(tokens, self.dtype)
+            _MappedTokens(tokens, self.dtype) if is_local(tokens) else _RangedTokens(tokens, self.dtype)
         )
 
     def _open_index(self, path: str) -> mmap.mmap | bytes:
         if not is_local(path):
             return read_bytes(path)
-        try:
-            with local_path(path).open("rb") as file:
-                if os.fstat(file.fileno()).st_size == 0:
-                    return b""
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise StorageError(f"{path}: cannot be opened: {error.strerror}") from error
-        return self._map
+        self._map = _map_file(path)
+        return b"" if self._map is None else self._map
 
     @property
     def num_sequences(self) -> int:
@@ -249,8 +250,9 @@ class IndexedDataset:
         return self._tokens.read(start, count)
 
     def close(self) -> None:
-        """Lets go of both files; may be called twice. Arrays returned before stay valid."""
+        """Lets go of both files; may be called twice. Arrays returned before stay valid; nothing more can be read."""
         self._tokens.close()
+        self.num_tokens = 0
         empty = np.empty(0, np.int64)
         self.lengths, self.pointers, self.document_indices = np.empty(0, np.int32), empty, np.zeros(1, np.int64)
         if self._map is not None:
@@ -318,20 +320,25 @@ def _parse_header(path: str, data: mmap.mmap | bytes) -> tuple[np.dtype[np.integ
         raise FormatError(f"{path}: holds {_FLOAT_CODES[code]} values (code {code}); tokens must be integers")
     if code not in DTYPE_CODES:
         raise FormatError(f"{path}: unknown dtype code {code}; known are {sorted(DTYPE_CODES)}")
+    expected = HEADER_BYTES + 12 * sequences + 8 * entries
+    modes = (expected + sequences, expected + 8 + sequences)
+    if size == expected + 8 and (size not in modes or _last_entry(data) == sequences):
+        return DTYPE_CODES[code], sequences, entries  # some writers store the number of documents, not one more
+    if size in modes and sequences:
+        raise FormatError(f"{path}: carries a mode per sequence, so it is multimodal data; only text can be read")
     if entries == 0:
         raise FormatError(f"{path}: the document index has no entry; even an empty file has one, 0")
-    expected = HEADER_BYTES + 12 * sequences + 8 * entries
-    documents = entries - 1
-    if size == expected:
-        return DTYPE_CODES[code], sequences, documents
-    if size == expected + 8:  # some writers store the number of documents where Megatron stores one more
-        return DTYPE_CODES[code], sequences, entries
-    if size == expected + sequences:
-        raise FormatError(f"{path}: carries a mode per sequence, so it is multimodal data; only text can be read")
     if size < expected:
         raise FormatError(
-            f"{path}: {size} bytes, but {sequences} sequences and {documents} documents need {expected}: cut short"
+            f"{path}: {size} bytes, but {sequences} sequences and {entries - 1} documents need {expected}: cut short"
         )
-    raise FormatError(
-        f"{path}: {size - expected} bytes follow the document index; the rule is none: damaged or another format"
-    )
+    if size > expected:
+        raise FormatError(
+            f"{path}: {size - expected} bytes follow the document index; the rule is none: damaged or another format"
+        )
+    return DTYPE_CODES[code], sequences, entries - 1
+
+
+def _last_entry(data: mmap.mmap | bytes) -> int:
+    """The last eight bytes as an integer: the end of the document index, unless a mode per sequence follows it."""
+    return int.from_bytes(data[-8:], "little")

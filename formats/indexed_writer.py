@@ -1,7 +1,8 @@
 """Writes Megatron's indexed dataset as a stream: tokens go straight to disk, only lengths are kept, spooled.
 
 Memory stays bounded by one batch whatever the shard's size; the price is that the `.idx` is written in a second step,
-when all lengths are known. Both files appear whole, the `.idx` last, so a `.bin` without `.idx` is unfinished.
+when all lengths are known. Both files appear whole, one right after the other, the `.idx` last: a `.bin` without `.idx`
+is unfinished.
 """
 
 import tempfile
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gristmill.formats.errors import FormatError
+from gristmill.formats.errors import FormatError, StorageError
 from gristmill.formats.indexed import bin_path, idx_path, pack_header
 from gristmill.formats.storage import FileFacts, Publication, publish
 
@@ -19,7 +20,7 @@ __all__ = ["IndexedWriter", "PairFacts", "write_indexed"]
 
 _SPOOL_BYTES = 8 << 20
 _ROWS = 1 << 18
-_LONGEST_SEQUENCE = 2**31 - 1
+_LARGEST_COUNT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,26 +74,50 @@ class IndexedWriter:
         Raises:
             FormatError: the lengths do not add up, or a token or length does not fit its dtype.
         """
-        lengths = np.asarray(lengths)
-        if tokens.ndim != 1 or lengths.ndim != 1 or int(lengths.sum(dtype=np.int64)) != len(tokens):
-            total = int(lengths.sum(dtype=np.int64))
+        lengths = self._counts(lengths, "lengths")
+        total = int(lengths.sum(dtype=np.int64))
+        if tokens.ndim != 1 or total != len(tokens):
             raise FormatError(f"{self._prefix}: tokens of shape {tokens.shape} given for lengths that sum to {total}")
-        if len(lengths) and not 0 <= int(lengths.min()) <= int(lengths.max()) <= _LONGEST_SEQUENCE:
-            raise FormatError(
-                f"{self._prefix}: a sequence of {int(lengths.max())} tokens; the format holds 0 to {_LONGEST_SEQUENCE}"
-            )
-        self._bin.write(np.ascontiguousarray(self._cast(tokens)))
-        self._lengths.write(lengths.astype("<i4").tobytes())
         if sequences_per_document is None:
-            sequences_per_document = np.ones(len(lengths), np.int64)
-        elif int(sequences_per_document.sum()) != len(lengths):
+            sequences_per_document = np.ones(len(lengths), np.int32)
+        per_document = self._counts(sequences_per_document, "sequences_per_document")
+        if int(per_document.sum(dtype=np.int64)) != len(lengths):
             raise FormatError(
-                f"{self._prefix}: documents of {int(sequences_per_document.sum())} sequences given for {len(lengths)}"
+                f"{self._prefix}: documents of {int(per_document.sum(dtype=np.int64))} sequences given for "
+                f"{len(lengths)} sequences"
             )
-        self._per_document.write(sequences_per_document.astype("<i4").tobytes())
+        stored = np.ascontiguousarray(self._cast(tokens))
+        self._bin.write(stored)
+        self._keep(self._lengths, lengths)
+        self._keep(self._per_document, per_document)
         self.tokens += len(tokens)
         self.sequences += len(lengths)
-        self.documents += len(sequences_per_document)
+        self.documents += len(per_document)
+
+    def _counts(self, values: np.ndarray, what: str) -> np.ndarray:
+        """Checks an array of counts; [n] int32."""
+        values = np.asarray(values)
+        if values.ndim != 1 or (len(values) and not np.issubdtype(values.dtype, np.integer)):
+            raise FormatError(
+                f"{self._prefix}: {what} of shape {values.shape} and dtype {values.dtype}; they must be integers in one "
+                "dimension"
+            )
+        bad = (values < 0) | (values > _LARGEST_COUNT)
+        if bad.any():
+            raise FormatError(
+                f"{self._prefix}: {what} has {int(values[np.argmax(bad)])} at {int(np.argmax(bad))}; the format holds "
+                f"0 to {_LARGEST_COUNT}"
+            )
+        return values.astype("<i4")
+
+    def _keep(self, spool: "tempfile.SpooledTemporaryFile[bytes]", counts: np.ndarray) -> None:
+        try:
+            spool.write(counts.data)
+        except OSError as error:
+            raise StorageError(
+                f"{tempfile.gettempdir()}: lengths of {self._prefix} cannot be kept here: {error.strerror}; free some "
+                "space or point TMPDIR elsewhere"
+            ) from error
 
     def _cast(self, tokens: np.ndarray) -> np.ndarray:
         if tokens.dtype == self._dtype:
@@ -107,23 +132,23 @@ class IndexedWriter:
             )
         return tokens.astype(self._dtype)
 
-    def finish(self) -> None:
-        """Writes the `.idx` and sets `facts`; called by `write_indexed` once the `.bin` is in place."""
-        with publish(idx_path(self._prefix)) as index:
-            index.write(pack_header(self._dtype, self.sequences, self.documents))
-            for lengths in self._stored(self._lengths):
-                index.write(lengths)
-            position = 0
-            for lengths in self._stored(self._lengths):
-                ends = np.cumsum(lengths.astype(np.int64) * self._dtype.itemsize) + position
-                index.write((ends - lengths.astype(np.int64) * self._dtype.itemsize).astype("<i8"))
-                position = int(ends[-1])
-            index.write(np.zeros(1, "<i8"))
-            position = 0
-            for counts in self._stored(self._per_document):
-                bounds = np.cumsum(counts.astype(np.int64)) + position
-                index.write(bounds.astype("<i8"))
-                position = int(bounds[-1])
+    def finish(self, index: Publication) -> None:
+        """Writes the `.idx` and sets `facts`; called by `write_indexed` when all sequences are there."""
+        index.write(pack_header(self._dtype, self.sequences, self.documents))
+        for lengths in self._stored(self._lengths):
+            index.write(lengths)
+        position = 0
+        for lengths in self._stored(self._lengths):
+            sizes = lengths.astype(np.int64) * self._dtype.itemsize
+            ends = np.cumsum(sizes) + position
+            index.write((ends - sizes).astype("<i8"))
+            position = int(ends[-1])
+        index.write(np.zeros(1, "<i8"))
+        position = 0
+        for counts in self._stored(self._per_document):
+            bounds = np.cumsum(counts, dtype=np.int64) + position
+            index.write(bounds.astype("<i8"))
+            position = int(bounds[-1])
         self.facts = PairFacts(
             tokens=self.tokens,
             sequences=self.sequences,
@@ -168,14 +193,10 @@ def write_indexed(prefix: str, dtype: np.dtype[np.integer]) -> Iterator[IndexedW
         (2, 82)
     """
     pack_header(dtype, 0, 0)
-    with publish(bin_path(prefix)) as publication:
+    with publish(idx_path(prefix)) as index, publish(bin_path(prefix)) as publication:
         writer = IndexedWriter(prefix, np.dtype(dtype).newbyteorder("<"), publication)
         try:
             yield writer
-        except BaseException:
+            writer.finish(index)
+        finally:
             writer.close()
-            raise
-    try:
-        writer.finish()
-    finally:
-        writer.close()
