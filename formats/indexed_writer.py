@@ -5,6 +5,7 @@ when all lengths are known. Both files appear whole, one right after the other, 
 is unfinished.
 """
 
+import contextlib
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,8 +89,9 @@ class IndexedWriter:
             )
         stored = np.ascontiguousarray(self._cast(tokens))
         self._bin.write(stored)
-        self._keep(self._lengths, lengths)
-        self._keep(self._per_document, per_document)
+        with self._spooling():
+            self._lengths.write(lengths.data)
+            self._per_document.write(per_document.data)
         self.tokens += len(tokens)
         self.sequences += len(lengths)
         self.documents += len(per_document)
@@ -99,8 +101,8 @@ class IndexedWriter:
         values = np.asarray(values)
         if values.ndim != 1 or (len(values) and not np.issubdtype(values.dtype, np.integer)):
             raise FormatError(
-                f"{self._prefix}: {what} of shape {values.shape} and dtype {values.dtype}; they must be integers in one "
-                "dimension"
+                f"{self._prefix}: {what} of shape {values.shape} and dtype {values.dtype}; the rule is integers in "
+                "one dimension"
             )
         bad = (values < 0) | (values > _LARGEST_COUNT)
         if bad.any():
@@ -109,15 +111,6 @@ class IndexedWriter:
                 f"0 to {_LARGEST_COUNT}"
             )
         return values.astype("<i4")
-
-    def _keep(self, spool: "tempfile.SpooledTemporaryFile[bytes]", counts: np.ndarray) -> None:
-        try:
-            spool.write(counts.data)
-        except OSError as error:
-            raise StorageError(
-                f"{tempfile.gettempdir()}: lengths of {self._prefix} cannot be kept here: {error.strerror}; free some "
-                "space or point TMPDIR elsewhere"
-            ) from error
 
     def _cast(self, tokens: np.ndarray) -> np.ndarray:
         if tokens.dtype == self._dtype:
@@ -159,14 +152,26 @@ class IndexedWriter:
 
     def close(self) -> None:
         """Lets go of the spools."""
-        self._lengths.close()
-        self._per_document.close()
+        for spool in (self._lengths, self._per_document):
+            with contextlib.suppress(OSError):  # nothing in them is wanted any more
+                spool.close()
 
-    @staticmethod
-    def _stored(spool: "tempfile.SpooledTemporaryFile[bytes]") -> Iterator[np.ndarray]:
-        spool.seek(0)
+    def _stored(self, spool: "tempfile.SpooledTemporaryFile[bytes]") -> Iterator[np.ndarray]:
+        with self._spooling():
+            spool.seek(0)
         while block := spool.read(4 * _ROWS):
             yield np.frombuffer(block, "<i4")
+
+    @contextmanager
+    def _spooling(self) -> Iterator[None]:
+        """Names the folder of temporary files when it is full."""
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"{tempfile.gettempdir()}: the lengths of {self._prefix} cannot be kept here while it is written: "
+                f"{error.strerror}; free some space or point TMPDIR elsewhere"
+            ) from error
 
 
 @contextmanager
