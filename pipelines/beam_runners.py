@@ -5,7 +5,9 @@ errors unless asked for; options that no part of Beam knows are refused, where B
 """
 
 import argparse
+import contextlib
 import difflib
+import io
 import re
 import sys
 from collections.abc import Sequence
@@ -42,12 +44,11 @@ def run_beam(
     """
     with quiet(verbose=verbose or runner in _REMOTE):
         import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions
 
         from gristmill.pipelines.beam_shell import build_pipeline
 
         check_flags(flags)
-        options = PipelineOptions(list(flags))
+        options = _options(flags)
         chosen = _runner(runner, options, verbose=verbose) if isinstance(runner, str) else runner
         pipeline = beam.Pipeline(runner=chosen, options=options)
         build_pipeline(pipeline, job, stages, write_manifest=write_manifest)
@@ -82,6 +83,21 @@ def check_flags(flags: Sequence[str]) -> None:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise SettingsError(f"{name}: neither gristmill prepare nor Beam knows this option{hint}")
+
+
+def _options(flags: Sequence[str]) -> Any:
+    """Beam's options; its parser would print its usage and end the process on a wrong value."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            options = PipelineOptions(list(flags))
+            options.get_all_options()
+    except SystemExit as error:
+        complaint = said.getvalue().strip().rsplit("error: ", 1)[-1]
+        raise SettingsError(f"Beam's options {' '.join(flags)}: {complaint}") from error
+    return options
 
 
 def _runner(name: str, options: Any, *, verbose: bool) -> Any:

@@ -56,7 +56,6 @@ def choose_runner(name: str, flags: Sequence[str], input_bytes: int, splits: int
         SettingsError: Beam options are given to the loop.
     """
     cores = _cores()
-    given = {flag.split("=", 1)[0] for flag in flags}
     if name == LOOP or (name == AUTO and not flags and input_bytes < LOOP_BYTES):
         if flags:
             raise SettingsError(f"--runner loop takes no Beam options, but got {' '.join(flags)}")
@@ -65,15 +64,28 @@ def choose_runner(name: str, flags: Sequence[str], input_bytes: int, splits: int
         return RunnerChoice(runner=name, flags=tuple(flags), engine_threads=1, says=f"Beam's {name}")
     chosen = list(flags)
     workers = max(1, min(cores, splits))
-    if name == AUTO and not given & {"--direct_num_workers", "--direct_running_mode"} and workers > 1:
-        mode = "multi_processing" if input_bytes >= PROCESS_BYTES else "multi_threading"
+    chooses = all(_value(flags, option) is None for option in ("direct_num_workers", "direct_running_mode"))
+    if name == AUTO and chooses and workers > 1:
+        mode = "multi_processing" if input_bytes >= PROCESS_BYTES else "in_memory"
         chosen += [f"--direct_num_workers={workers}", f"--direct_running_mode={mode}"]
-    options = dict(flag.lstrip("-").split("=", 1) for flag in chosen if "=" in flag)
-    count = int(options.get("direct_num_workers", "1")) or cores
-    mode = options.get("direct_running_mode", "in_memory")
+    given = _value(chosen, "direct_num_workers") or "1"
+    if not given.isdecimal():
+        raise SettingsError(f"--direct_num_workers={given}: it must be a number of workers, 0 for one per core")
+    count = int(given) or cores
+    mode = _value(chosen, "direct_running_mode") or "in_memory"
     engine_threads = cores if count == 1 else 1 if mode == "multi_processing" else count
     says = f"Beam's FnApiRunner, {count} worker{'s' if count > 1 else ''} ({mode})"
     return RunnerChoice(runner="FnApiRunner", flags=tuple(chosen), engine_threads=engine_threads, says=says)
+
+
+def _value(flags: Sequence[str], option: str) -> str | None:
+    """Value of a Beam option, written as one word or two; None when it is not given."""
+    for place, flag in enumerate(flags):
+        if flag.startswith(f"--{option}="):
+            return flag.split("=", 1)[1]
+        if flag == f"--{option}" and place + 1 < len(flags):
+            return flags[place + 1]
+    return None
 
 
 def execute(
