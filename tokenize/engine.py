@@ -23,8 +23,6 @@ __all__ = [
     "choose_engine",
     "Engine",
     "EngineChoice",
-    "FastEngine",
-    "HuggingFaceEngine",
     "load_engine",
     "set_engine_threads",
 ]

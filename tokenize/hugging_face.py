@@ -78,7 +78,7 @@ def folder_tokenizer(folder: Path, source: str) -> LoadedTokenizer:
     if len(ranks) == 1 and not pieces:
         return tiktoken_tokenizer(heads[ranks[0]], ranks[0], source)
     raise TokenizerError(
-        f"{source}: no tokenizer that can be told apart in this folder (found: {', '.join(names) or 'no file of one'}): "
+        f"{source}: the folder's tokenizer cannot be told apart (found: {', '.join(names) or 'no file of one'}): "
         f"it needs a tokenizer.json, one vocab.json with merges.txt, one SentencePiece model or one tiktoken file; or "
         f"give the file itself"
     )

@@ -2,8 +2,8 @@
 
 They aim at what engines disagree about: character classes at the edges of Unicode's tables, combining marks, white
 space and line ends, digits, contractions, control characters, spellings of control tokens, and very long words. The
-set is the same in every process and Python version. About 7,000 strings and 200 kB trade completeness for a check that costs a
-tenth of a second, since it runs at every start.
+set is the same in every process and Python version. About 7,000 strings and 200 kB trade completeness for a check that
+costs a tenth of a second, since it runs at every start.
 """
 # ruff: noqa: RUF001  characters that look like others are what these strings are about
 
