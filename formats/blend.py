@@ -170,8 +170,10 @@ def greedy_blend(weights: NDArray[np.float64], size: int) -> Blend:
 
     values = np.ascontiguousarray(weights, dtype=np.float64)
     _check_positive(values)
+    limits = np.full(len(values), np.iinfo(np.int64).max)
+    counts = np.zeros(len(values), dtype=np.int64)
     dataset_index, dataset_sample_index = _empty(size)
-    kernels.blend_greedy(values, np.zeros(len(values), dtype=np.int64), 0, dataset_index, dataset_sample_index)
+    kernels.blend_rows(values, limits, counts, 0, dataset_index, dataset_sample_index)
     return dataset_index, dataset_sample_index
 
 
@@ -214,9 +216,10 @@ def exhaustive_blend(sizes: Sequence[int]) -> Blend:
     """
     from gristmill.formats import kernels
 
-    counts, weights = _exhaustive_weights(sizes)
-    dataset_index, dataset_sample_index = _empty(int(counts.sum()))
-    kernels.blend_until_spent(weights, counts, dataset_index, dataset_sample_index)
+    limits, weights = _exhaustive_weights(sizes)
+    counts = np.zeros(len(limits), dtype=np.int64)
+    dataset_index, dataset_sample_index = _empty(int(limits.sum()))
+    kernels.blend_rows(weights, limits, counts, 0, dataset_index, dataset_sample_index)
     return dataset_index, dataset_sample_index
 
 

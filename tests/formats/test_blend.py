@@ -164,11 +164,33 @@ def test_an_unsized_blend_repeats_no_member() -> None:
     assert bool(np.all(draw_counts(greedy_blend(weights, size)[0], 2) <= 100))
 
 
+def test_a_blend_is_carried_on_where_it_stopped() -> None:
+    weights, limits = twice([5.0, 3.0, 2.0]), np.array([60, 25, 1000])
+    whole = np.empty(300, np.int16), np.empty(300, np.int64)
+    members, samples = np.empty(300, np.int16), np.empty(300, np.int64)
+    kernels.blend_rows(weights, limits, np.zeros(3, np.int64), 0, *whole)
+    counts = np.zeros(3, np.int64)
+    for start in range(0, 300, 50):
+        end = start + 50
+        kernels.blend_rows(weights, limits, counts, start, members[start:end], samples[start:end])
+        assert counts.tolist() == draw_counts(whole[0][:end], 3).tolist()
+    assert_same((members, samples), whole)
+    assert counts.tolist() == [60, 25, 215]
+
+
+def test_lags_that_are_all_negative_are_compared_as_numbers() -> None:
+    """Weights that sum to less than one: rounding does this for real weights, by a last digit."""
+    weights = np.array([0.3, 0.2, 0.1])
+    assert_same(greedy_blend(weights, 500), greedy_blend_python(weights, 500))
+
+
 def test_products_and_differences_are_rounded_one_by_one() -> None:
     """Fast-math is off, and the machine code for this processor holds no fused multiply-add."""
-    assert not kernels.blend_greedy.targetoptions.get("fastmath")  # type: ignore[attr-defined]  # numba's dispatcher
-    compiled = numba.njit(kernels.blend_greedy.py_func, nogil=True)  # type: ignore[attr-defined]  # numba's dispatcher
-    compiled(np.array([0.5, 0.5]), np.zeros(2, np.int64), 0, np.empty(4, np.int16), np.empty(4, np.int64))
+    dispatcher: Any = kernels.blend_rows
+    assert not dispatcher.targetoptions.get("fastmath")
+    compiled = numba.njit(dispatcher.py_func, nogil=True)
+    ones = np.ones(2, dtype=np.int64)
+    compiled(np.array([0.5, 0.5]), 9 * ones, 0 * ones, 0, np.empty(4, np.int16), np.empty(4, np.int64))
     code = "".join(compiled.inspect_asm().values())
     fused = {"x86_64": "vfmadd", "aarch64": "fmadd"}.get(platform.machine(), "fmadd")
     assert "mul" in code
