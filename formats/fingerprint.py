@@ -32,9 +32,12 @@ def canonical_json(value: Any) -> bytes:
 
 
 def pretty_json(value: Any) -> bytes:
-    """The same value for people: sorted keys, two spaces, a final newline. Equally deterministic."""
+    """The same value for people: sorted keys, two spaces, a final newline, UTF-8. Equally deterministic.
+
+    What UTF-8 cannot hold (a file name of other bytes) is written as JSON's own escape and reads back the same.
+    """
     text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
-    return text.encode("utf-8") + b"\n"
+    return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def digest(value: Any) -> str:

@@ -7,6 +7,7 @@ bytes; the price is that where the inputs lay is told elsewhere, in `report/`.
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from gristmill.formats.errors import CorpusError, FormatError
 from gristmill.formats.fingerprint import pretty_json
+from gristmill.formats.indexed import HEADER_BYTES
 from gristmill.formats.storage import FileFacts, exists, join, read_bytes, write_bytes
 
 __all__ = [
@@ -229,9 +231,10 @@ def read_manifest(folder: str) -> Manifest:
         if value["version"] != VERSION:
             raise FormatError(f"{path}: version {value['version']}; this software reads {VERSION}")
         manifest = _manifest(value)
-    except (ValueError, KeyError, TypeError) as error:
+        _check(path, manifest)
+        _check_totals(path, manifest, value)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path}: damaged manifest: {type(error).__name__}: {error}") from error
-    _check(path, manifest)
     return manifest
 
 
@@ -274,18 +277,49 @@ def _check(path: str, manifest: Manifest) -> None:
     tokenizer = manifest.tokenizer
     if not 0 <= tokenizer.eod_id < tokenizer.vocabulary:
         raise FormatError(f"{path}: EOD id {tokenizer.eod_id} lies outside the vocabulary of {tokenizer.vocabulary}")
-    itemsize = manifest.token_dtype.itemsize
+    largest = int(np.iinfo(manifest.token_dtype).max)
+    if tokenizer.vocabulary - 1 > largest:
+        raise FormatError(
+            f"{path}: a vocabulary of {tokenizer.vocabulary} does not fit {manifest.dtype}; its largest id is {largest}"
+        )
+    ids = [source.id for source in manifest.sources]
+    paths = [shard.path for source in manifest.sources for shard in source.shards]
+    for names, what in ((ids, "source"), (paths, "shard")):
+        again = [name for name, count in Counter(names).items() if count > 1]
+        if again:
+            raise FormatError(f"{path}: two of its {what}s are called {again[0]!r}")
     for source in manifest.sources:
+        where = f"{path}: source {source.id!r}"
         dropped = sum(source.dropped.values())
         if source.documents_in != source.documents_kept + dropped:
             raise FormatError(
-                f"{path}: source {source.id!r}: {source.documents_in} documents in, but {source.documents_kept} kept "
-                f"and {dropped} dropped"
+                f"{where}: {source.documents_in} documents in, but {source.documents_kept} kept and {dropped} dropped"
             )
-        if sum(shard.documents for shard in source.shards) != source.documents_kept:
-            raise FormatError(f"{path}: source {source.id!r}: its shards do not hold the {source.documents_kept} kept")
+        held = sum(shard.documents for shard in source.shards)
+        if held != source.documents_kept:
+            raise FormatError(f"{where}: its shards hold {held} documents, but {source.documents_kept} were kept")
         for shard in source.shards:
-            if shard.bin.size != shard.tokens * itemsize:
-                raise FormatError(
-                    f"{path}: shard {shard.path}: {shard.tokens} {manifest.dtype} tokens are not {shard.bin.size} bytes"
-                )
+            _check_shard(f"{path}: shard {shard.path}", shard, manifest.token_dtype)
+
+
+def _check_shard(where: str, shard: ShardEntry, dtype: np.dtype[np.integer]) -> None:
+    if shard.path.startswith("/") or "://" in shard.path or ".." in shard.path.split("/"):
+        raise FormatError(f"{where}: lies outside the corpus; the rule is a path relative to its folder")
+    if shard.bin.size != shard.tokens * dtype.itemsize:
+        raise FormatError(f"{where}: {shard.tokens} {dtype.name} tokens are not {shard.bin.size} bytes")
+    expected = HEADER_BYTES + 12 * shard.documents + 8 * (shard.documents + 1)
+    if shard.idx.size != expected:
+        raise FormatError(
+            f"{where}: the index of {shard.documents} documents has {expected} bytes, not {shard.idx.size}"
+        )
+    if not shard.documents <= shard.eod_tokens <= shard.tokens:
+        raise FormatError(
+            f"{where}: {shard.eod_tokens} EODs in {shard.tokens} tokens for {shard.documents} documents; each document "
+            "ends with one"
+        )
+
+
+def _check_totals(path: str, manifest: Manifest, value: Any) -> None:
+    for what, total in (("tokens", manifest.tokens), ("documents", manifest.documents)):
+        if value[what] != total:
+            raise FormatError(f"{path}: says {value[what]} {what}, but its sources hold {total}")

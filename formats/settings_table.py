@@ -6,6 +6,7 @@ trades a schema library's generality for messages in the recipe's own words.
 """
 
 import difflib
+import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -146,7 +147,11 @@ class SettingsTable:
 
 
 def _show(value: Any) -> str:
-    text = repr(value) if not isinstance(value, str) else f'"{value}"'
+    """A value on one line, as TOML writes it where that differs from Python."""
+    if isinstance(value, bool | str):
+        text = json.dumps(value, ensure_ascii=False)
+    else:
+        text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
