@@ -1,0 +1,104 @@
+"""What does JSONL to shards cost, beside the least that could be done and beside other tools?
+
+    python benchmarks/bench_prepare.py [--megabytes 210] [--rounds 3] [--megatron PYTHON]
+
+Each line is a whole program, measured alternately; *net* leaves out start-up, which is the same program on an input of
+one line. With --megatron, PYTHON is an interpreter that has megatron-core and torch (extra `parity`).
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from measure import Cost, machine, measure
+from real_text import EOD, FOLDER, corpus, tokenizer
+
+HERE = Path(__file__).resolve().parent
+
+
+def recipe(source: Path, vocabulary: Path, name: str, clean: str) -> Path:
+    """Writes a recipe with one source."""
+    path = FOLDER / f"{name}.toml"
+    path.write_text(
+        f'name = "{name}"\noutput = "{FOLDER / name}"\n[defaults]\n{clean}\n'
+        f'[tokenizer]\npath = "{vocabulary}"\neod = "{EOD}"\n[[sources]]\nid = "text"\nfiles = "{source}"\n'
+    )
+    return path
+
+
+def prepare(source: Path, vocabulary: Path, name: str, *words: str, clean: str = "", **environment: str) -> Cost:
+    """Cost of `gristmill prepare` from nothing."""
+    import shutil
+
+    shutil.rmtree(FOLDER / name, ignore_errors=True)
+    path = recipe(source, vocabulary, name, clean)
+    return measure([sys.executable, "-m", "gristmill", "prepare", str(path), "--quiet", *words], **environment)
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--megabytes", type=int, default=210)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--megatron", metavar="PYTHON")
+    parser.add_argument("--skip-slow", action="store_true", help="leave out the loops that take minutes")
+    arguments = parser.parse_args()
+    big = corpus(arguments.megabytes)
+    vocabulary = tokenizer(big)
+    tiny = FOLDER / "one-line.jsonl"
+    tiny.write_text('{"text": "one line"}\n')
+    one = {"RAYON_NUM_THREADS": "1"}
+    loops = HERE / "loops.py"
+    programs = {
+        "bare loop: orjson, fastokens flat, write": lambda source: measure(
+            [sys.executable, str(loops), "flat", str(source), str(vocabulary), str(FOLDER / "bare.bin")], **one
+        ),
+        "gristmill, plain loop": lambda source: prepare(source, vocabulary, "loop", "--runner", "loop"),
+        "gristmill, plain loop, clean = false": lambda source: prepare(
+            source, vocabulary, "asis", "--runner", "loop", clean="clean = false"
+        ),
+        "gristmill, Beam, one worker": lambda source: prepare(source, vocabulary, "beam", "--runner", "FnApiRunner"),
+    }
+    slow = {
+        "loop with tokenizers.encode_batch_fast": lambda source: measure(
+            [sys.executable, str(loops), "batch", str(source), str(vocabulary), str(FOLDER / "batch.bin")],
+            TOKENIZERS_PARALLELISM="false",
+        )
+    }
+    if arguments.megatron:
+        slow["Megatron's way: pool, encode, IndexedDatasetBuilder"] = lambda source: measure(
+            [arguments.megatron, str(loops), "megatron", str(source), str(vocabulary), str(FOLDER / "megatron")],
+            TOKENIZERS_PARALLELISM="false",
+        )
+    print(f"{machine()}; {big.stat().st_size / 1e6:.0f} MB of JSONL, vocabulary of 50,257")
+    costs = best(programs, big, tiny, arguments.rounds)
+    if not arguments.skip_slow:
+        costs |= best(slow, big, tiny, 1)
+    bare = costs[next(iter(programs))][1].cpu
+    print(
+        "\n| program | CPU-s | start-up CPU-s | net CPU-s | net, bare loop = 1 | peak MB |\n|---|---|---|---|---|---|"
+    )
+    for name, (start, net) in costs.items():
+        print(
+            f"| {name} | {start.cpu + net.cpu:.2f} | {start.cpu:.2f} | {net.cpu:.2f} | {net.cpu / bare:.2f} "
+            f"| {net.memory / 1e6:.0f} |"
+        )
+
+
+def best(programs, big: Path, tiny: Path, rounds: int):  # type: ignore[no-untyped-def]  # a table of lambdas
+    """For each program its start-up and its net cost, the smallest of some alternating rounds."""
+    starts: dict[str, list[Cost]] = {name: [] for name in programs}
+    wholes: dict[str, list[Cost]] = {name: [] for name in programs}
+    for _ in range(rounds):
+        for name, program in programs.items():
+            starts[name].append(program(tiny))
+            wholes[name].append(program(big))
+    found = {}
+    for name in programs:
+        start = min(starts[name], key=lambda cost: cost.cpu)
+        found[name] = (start, min(wholes[name], key=lambda cost: cost.cpu).net(start))
+    return found
+
+
+if __name__ == "__main__":
+    main()
