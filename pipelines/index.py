@@ -15,7 +15,6 @@ from gristmill.formats.index_set import (
     MemberPlan,
     MemberReport,
     MemberSource,
-    ShardIdentity,
     build_blend,
     build_member,
     commit_set,
@@ -27,6 +26,7 @@ from gristmill.formats.index_set import (
     write_blend,
     write_member,
 )
+from gristmill.formats.index_sources import index_source
 from gristmill.formats.indexed import IndexedDataset
 from gristmill.formats.manifest import SourceEntry
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
@@ -43,30 +43,13 @@ __all__ = [
     "index_member",
     "member_sources",
     "plan_index",
-    "shard_identity",
     "source_lengths",
 ]
 
 
-def shard_identity(bin_sha256: str, idx_sha256: str) -> str:
-    """The digest by which an index set knows a shard: of both its files."""
-    return digest([bin_sha256, idx_sha256])
-
-
 def member_sources(sources: tuple[SourceEntry, ...]) -> tuple[MemberSource, ...]:
     """The sources of a manifest as the indices see them; shard paths are relative to the corpus."""
-    return tuple(
-        MemberSource(
-            id=source.id,
-            weight=source.weight,
-            max_epochs=source.max_epochs,
-            shards=tuple(
-                ShardIdentity(shard.path, shard_identity(shard.bin.sha256, shard.idx.sha256), shard.documents)
-                for shard in source.shards
-            ),
-        )
-        for source in sources
-    )
+    return tuple(index_source(source.id, source.weight, source.max_epochs, source.shards) for source in sources)
 
 
 def source_lengths(corpus: str, source: MemberSource) -> np.ndarray:
