@@ -23,9 +23,13 @@ from gristmill.pipelines.scan import partition_keys, scan_split
 from gristmill.pipelines.shards import assemble_shard, plan_shards
 from gristmill.pipelines.stages import close_clean, close_download, close_tokenize
 
-__all__ = ["build_pipeline"]
+__all__ = [
+    "build_pipeline",
+    "Report",
+]
 
 Report = dict[str, Any]
+"""What an item reports: a small JSON value."""
 
 
 def build_pipeline(pipeline: beam.Pipeline, job: Job, stages: Sequence[str], *, write_manifest: bool) -> None:

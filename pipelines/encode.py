@@ -27,9 +27,16 @@ from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import load_engine
 from gristmill.tokenize.resolved import load_resolved
 
-__all__ = ["encode_split", "encoder_of", "prime_encoder", "spill_path", "TOKENIZER_FOLDER"]
+__all__ = [
+    "encode_split",
+    "encoder_of",
+    "prime_encoder",
+    "spill_path",
+    "TOKENIZER_FOLDER",
+]
 
 TOKENIZER_FOLDER = "tokenizer"
+"""Folder of the tokenizer inside a corpus."""
 
 
 def spill_path(source_id: str, part: int, kind: str) -> str:

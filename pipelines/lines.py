@@ -14,9 +14,18 @@ from gristmill.formats.storage import open_read
 from gristmill.pipelines.decompress import DecompressedStream, TruncatedError
 from gristmill.pipelines.plan import Extent
 
-__all__ = ["BLOCK_BYTES", "Hasher", "line_blocks", "line_number", "LineBlock", "open_bytes", "strip_mark"]
+__all__ = [
+    "BLOCK_BYTES",
+    "Hasher",
+    "line_blocks",
+    "line_number",
+    "LineBlock",
+    "open_bytes",
+    "strip_mark",
+]
 
 BLOCK_BYTES = 1 << 20
+"""How much of a file is read at once."""
 
 _UTF8_MARK = b"\xef\xbb\xbf"
 _OTHER_MARKS = {

@@ -20,12 +20,23 @@ from gristmill.formats.recipe import Recipe, SourceSettings
 from gristmill.formats.storage import join, open_read, read_bytes, write_bytes
 from gristmill.pipelines.inputs import InputFile, find_inputs
 
-__all__ = ["Extent", "Plan", "plan_run", "read_plan", "Split", "SPLIT_BYTES", "write_plan"]
+__all__ = [
+    "Extent",
+    "Plan",
+    "PLAN_NAME",
+    "plan_run",
+    "read_plan",
+    "Split",
+    "SPLIT_BYTES",
+    "write_plan",
+]
 
 SPLIT_BYTES = 32 << 20
 """Input bytes that a split aims at."""
 
 PLAN_NAME = "_stages/plan.json"
+"""Path of the plan inside a corpus."""
+
 _READER_VERSION = 1
 _FILES_PER_SPLIT = 4096
 _KEY_BYTES_PER_PARTITION = 2 << 30

@@ -14,12 +14,27 @@ from dataclasses import dataclass
 from gristmill.formats.errors import MissingExtraError, SettingsError
 from gristmill.pipelines.job import Job
 
-__all__ = ["choose_runner", "execute", "RunnerChoice"]
+__all__ = [
+    "AUTO",
+    "choose_runner",
+    "execute",
+    "LOOP",
+    "LOOP_BYTES",
+    "PROCESS_BYTES",
+    "RunnerChoice",
+]
 
 LOOP = "loop"
+"""Name of the plain loop among the runners."""
+
 AUTO = "auto"
+"""Name that leaves the choice to `choose_runner`."""
+
 LOOP_BYTES = 4 << 20
+"""Below so much input, importing Beam costs more than the work: `auto` takes the loop."""
+
 PROCESS_BYTES = 1 << 30
+"""From so much input on, `auto` takes processes, whose start-up is then small beside the work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,16 @@ from gristmill.pipelines.plan import Split
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import Batch, RecordAccount
 
-__all__ = ["keys_path", "KEY_DTYPE", "partition_keys", "RANKED_DTYPE", "read_keys", "rejects_path", "scan_split"]
+__all__ = [
+    "KEY_DTYPE",
+    "keys_path",
+    "partition_keys",
+    "RANKED_DTYPE",
+    "read_keys",
+    "rejects_path",
+    "scan_split",
+    "split_result",
+]
 
 KEY_DTYPE = np.dtype([("hash", "<u8", 2), ("record", "<u4")])
 """One kept document of a split: xxh3_128 of its text, number of its record."""

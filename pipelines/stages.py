@@ -18,9 +18,19 @@ from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Plan, read_plan
 from gristmill.pipelines.scan import keys_path, rejects_path
 
-__all__ = ["close_clean", "close_download", "close_tokenize", "require_stage", "sweep", "valid_stage", "write_stage"]
+__all__ = [
+    "close_clean",
+    "close_download",
+    "close_tokenize",
+    "require_stage",
+    "Result",
+    "sweep",
+    "valid_stage",
+    "write_stage",
+]
 
 Result = dict[str, Any]
+"""What a stage hands on to the next: a JSON value, kept in its receipt."""
 
 
 def write_stage(job: Job, stage: str, files: dict[str, FileFacts], result: Result) -> Result:

@@ -12,7 +12,21 @@ from numpy.typing import NDArray
 from gristmill.runtime.compiled import compiled, copy_bytes, load8, load16, load32, load64, store32
 from gristmill.runtime.shards import CODE, LENGTHS, POINTERS, SEQUENCES, TOKEN_COUNT, TOKENS
 
-__all__ = ["FINISHED", "gather", "MEMBER_COLUMNS", "NEW"]
+__all__ = [
+    "DOCUMENT_COUNT",
+    "DOCUMENTS",
+    "FINISHED",
+    "FIRST_SHARD",
+    "gather",
+    "MEMBER_COLUMNS",
+    "NEW",
+    "SAMPLE_BYTES",
+    "SAMPLE_COUNT",
+    "SAMPLE_ROWS",
+    "SHARD_COUNT",
+    "SHUFFLE",
+    "SHUFFLE_BYTES",
+]
 
 DOCUMENTS, DOCUMENT_COUNT, SAMPLE_ROWS, SAMPLE_BYTES, SHUFFLE, SHUFFLE_BYTES, SAMPLE_COUNT, FIRST_SHARD, SHARD_COUNT = (
     range(9)

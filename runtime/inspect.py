@@ -20,7 +20,13 @@ from gristmill.formats.manifest import MANIFEST_NAME, SourceEntry
 from gristmill.formats.storage import base_name, exists, join, read_bytes
 from gristmill.runtime.corpus import Corpus, open_corpus
 
-__all__ = ["add_arguments", "inspect", "LengthCounts", "run"]
+__all__ = [
+    "add_arguments",
+    "Decode",
+    "inspect",
+    "LengthCounts",
+    "run",
+]
 
 _SHARDS_SHOWN = 12
 _TOKENS_SHOWN = 96
@@ -28,6 +34,7 @@ _IDS_SHOWN = 16
 _CHARACTERS_SHOWN = 160
 
 Decode = Callable[[list[int]], str]
+"""Turns ids into text."""
 
 
 @dataclass(slots=True)
