@@ -6,20 +6,25 @@ digests, boundaries, ids and counts of all files are gone through, and all that 
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from gristmill.formats.attempt import is_temporary_name
 from gristmill.formats.errors import CorpusError, FormatError, GristmillError, StorageError
-from gristmill.formats.index_set import INDICES_FOLDER, IndexSet, find_sets
+from gristmill.formats.fingerprint import digest
+from gristmill.formats.index_order import source_value
+from gristmill.formats.index_set import INDICES_FOLDER, SET_NAME, IndexSet, read_set
+from gristmill.formats.index_sources import index_sources
 from gristmill.formats.indexed import IndexedDataset
-from gristmill.formats.manifest import Manifest, ShardEntry, read_manifest
-from gristmill.formats.receipts import STAGES_FOLDER, read_receipt
+from gristmill.formats.manifest import Manifest, ShardEntry, SourceEntry, read_manifest
+from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path
 from gristmill.formats.split import SPLITS
 from gristmill.formats.storage import (
     FileFacts,
     base_name,
+    exists,
     file_facts,
     join,
     list_files,
@@ -31,10 +36,15 @@ from gristmill.formats.storage import (
 __all__ = ["verify_corpus"]
 
 _READ_TOKENS = 16 << 20
+_TOKENIZER_FACTS = ("eod_id", "eod_token", "pad_id", "vocabulary")
 
 
 def verify_corpus(folder: str) -> list[str]:
     """Everything that is wrong with a corpus, as sentences; empty when it is sound.
+
+    Checked are the tokenizer, every shard (digests, every pointer, every token id, every EOD), every index set, every
+    receipt with the files it vouches for, and the manifest against all of these. `rejected/` is checked as far as item
+    receipts are there; `report/` and the plan are for people and reruns and are not checked.
 
     Args:
         folder: path or URL of the corpus.
@@ -52,7 +62,8 @@ def verify_corpus(folder: str) -> list[str]:
     problems += _check_strangers(folder, manifest)
     problems += _check_sets(folder, manifest, checked)
     problems += _check_receipts(folder, checked)
-    return problems
+    problems += _check_account(folder, manifest)
+    return list(dict.fromkeys(problems))
 
 
 def _check_tokenizer(folder: str, manifest: Manifest) -> Iterator[str]:
@@ -62,11 +73,12 @@ def _check_tokenizer(folder: str, manifest: Manifest) -> Iterator[str]:
         found = hashlib.sha256(read_bytes(json_path)).hexdigest()
         if found != facts["tokenizer_sha256"]:
             yield f"{json_path}: sha256 {found}, but {facts_path} says {facts['tokenizer_sha256']}"
-        if facts["fingerprint"] != manifest.tokenizer.fingerprint:
-            yield (
-                f"{facts_path}: fingerprint {facts['fingerprint']}, but the corpus was made with "
-                f"{manifest.tokenizer.fingerprint}"
-            )
+        if facts["fingerprint"] != digest({"eod_id": facts["eod_id"], "tokenizer_sha256": facts["tokenizer_sha256"]}):
+            yield f"{facts_path}: fingerprint {facts['fingerprint']} does not follow from the tokenizer and its EOD id"
+        recorded = {name: getattr(manifest.tokenizer, name) for name in ("fingerprint", *_TOKENIZER_FACTS)}
+        for name, expected in (recorded | {"dtype": manifest.dtype}).items():
+            if facts[name] != expected:
+                yield f"{facts_path}: {name} is {facts[name]!r}, but the manifest says {expected!r}"
     except StorageError as error:
         yield str(error)
     except (ValueError, KeyError, TypeError) as error:
@@ -87,7 +99,7 @@ def _compare(folder: str, name: str, expected: FileFacts, checked: dict[str, Fil
         return
     if found.size != expected.size:
         yield f"{join(folder, name)}: {found.size} bytes, but {expected.size} are recorded"
-    elif found.sha256 != expected.sha256:
+    elif expected.sha256 and found.sha256 != expected.sha256:
         yield f"{join(folder, name)}: sha256 {found.sha256}, but {expected.sha256} is recorded; its content changed"
 
 
@@ -148,19 +160,24 @@ def _check_strangers(folder: str, manifest: Manifest) -> Iterator[str]:
 
 
 def _check_sets(folder: str, manifest: Manifest, checked: dict[str, FileFacts]) -> Iterator[str]:
-    try:
-        sets = find_sets(folder)
-    except (FormatError, CorpusError, StorageError) as error:
-        yield str(error)
-        return
-    names = {index_set.name for index_set in sets}
+    indices = join(folder, INDICES_FOLDER)
+    names = list_folders(indices)
     if manifest.index_set is not None and manifest.index_set not in names:
-        yield f"{join(folder, INDICES_FOLDER)}: index set {manifest.index_set} of the manifest is missing or unfinished"
-    for name in list_folders(join(folder, INDICES_FOLDER)):
-        if name not in names:
-            yield f"{join(folder, INDICES_FOLDER, name)}: an unfinished index set; build it again or remove it"
-    for index_set in sets:
+        yield f"{join(indices, manifest.index_set)}: this index set is named by the manifest, but it is not there"
+    for name in names:
+        try:
+            if not exists(join(indices, name, SET_NAME)):
+                yield f"{join(indices, name)}: an unfinished index set; build it again or remove it"
+                continue
+            index_set = read_set(join(indices, name))
+        except (FormatError, CorpusError, StorageError) as error:
+            yield str(error)
+            continue
         yield from _check_set(folder, index_set, checked)
+        if name == manifest.index_set:
+            expected = [source_value(source) for source in index_sources(manifest)]
+            if [source_value(source) for source in index_set.sources] != expected:
+                yield f"{index_set.folder}: built from other shards or weights than the manifest names; build it again"
 
 
 def _check_set(folder: str, index_set: IndexSet, checked: dict[str, FileFacts]) -> Iterator[str]:
@@ -177,8 +194,9 @@ def _check_set(folder: str, index_set: IndexSet, checked: dict[str, FileFacts]) 
 
 
 def _check_receipts(folder: str, checked: dict[str, FileFacts]) -> Iterator[str]:
-    """Stage receipts; those of items may name spills, which a finished run removes."""
-    for path in list_files(join(folder, STAGES_FOLDER)):
+    """Receipts of stages, and those of items as far as their files are there: spills and older plans' files are not."""
+    stages = join(folder, STAGES_FOLDER)
+    for path in list_files(stages, recursive=True):
         if not path.endswith(".json") or base_name(path) == "plan.json":
             continue
         try:
@@ -186,5 +204,50 @@ def _check_receipts(folder: str, checked: dict[str, FileFacts]) -> Iterator[str]
         except GristmillError as error:
             yield str(error)
             continue
+        of_stage = "/" not in relative_to(path, stages)
         for name, facts in (receipt.files if receipt is not None else {}).items():
-            yield from _compare(folder, name, facts, checked)
+            if of_stage or exists(join(folder, name)):
+                yield from _compare(folder, name, facts, checked)
+
+
+def _check_account(folder: str, manifest: Manifest) -> Iterator[str]:
+    """Compares the manifest with the receipt that its counts were taken from."""
+    path = stage_receipt_path(folder, "tokenize")
+    try:
+        receipt = read_receipt(path)
+        if receipt is None:
+            return
+        found = {source["id"]: _account(source) for source in receipt.result["sources"]}
+    except FormatError:  # told by the check of the receipts
+        return
+    except (KeyError, TypeError) as error:
+        yield f"{path}: damaged: {type(error).__name__}: {error}"
+        return
+    for source in manifest.sources:
+        expected = found.get(source.id, {})
+        for name, value in _recorded(source).items():
+            if value != expected.get(name):
+                yield f"{path}: source {source.id!r}: {name} {expected.get(name)}, but the manifest says {value}"
+
+
+def _account(source: Mapping[str, Any]) -> dict[str, Any]:
+    """What a stage's result says of a source, under the manifest's names."""
+    shards = {shard["path"]: [shard["tokens"], shard["documents"], shard["eod_tokens"]] for shard in source["shards"]}
+    return {
+        "documents_in": source["records"],
+        "documents_kept": source["kept"],
+        "dropped": source["dropped"],
+        "counted": source["counted"],
+        **shards,
+    }
+
+
+def _recorded(source: SourceEntry) -> dict[str, Any]:
+    shards = {shard.path: [shard.tokens, shard.documents, shard.eod_tokens] for shard in source.shards}
+    return {
+        "documents_in": source.documents_in,
+        "documents_kept": source.documents_kept,
+        "dropped": dict(source.dropped),
+        "counted": dict(source.counted),
+        **shards,
+    }
