@@ -47,7 +47,7 @@ parity:  ## compare with the originals: megatron-core and torch
 
 bench:  ## run every benchmark; the last numbers are in benchmarks/RESULTS.md
 	@scripts/environment .venv-test prepare,train,dev
-	@for script in benchmarks/*.py; do \
+	@for script in benchmarks/bench_*.py; do \
 	  if [ -f "$$script" ]; then echo "--- $$script"; .venv-test/bin/python "$$script" || exit 1; fi; \
 	done
 
