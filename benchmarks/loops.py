@@ -10,12 +10,15 @@ import json
 import multiprocessing
 import os
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 EOD = "<|endoftext|>"
 DOCUMENTS = 128
+TOKENIZER: Any = None  # of this process, see `start`
 
 
-def batches(path):  # type: ignore[no-untyped-def]  # bare on purpose
+def batches(path: str) -> Iterator[list[str]]:
     """Lists of texts."""
     import orjson
 
@@ -24,7 +27,7 @@ def batches(path):  # type: ignore[no-untyped-def]  # bare on purpose
             yield [orjson.loads(line)["text"] for line in lines]
 
 
-def flat(source, vocabulary, output):  # type: ignore[no-untyped-def]
+def flat(source: str, vocabulary: str, output: str) -> None:
     """orjson, fastokens' flat call, NumPy, one file."""
     import fastokens
     import numpy as np
@@ -38,7 +41,7 @@ def flat(source, vocabulary, output):  # type: ignore[no-untyped-def]
             file.write(np.insert(np.frombuffer(ids, np.uint32), ends, eod).astype(np.uint16).tobytes())
 
 
-def batch(source, vocabulary, output):  # type: ignore[no-untyped-def]
+def batch(source: str, vocabulary: str, output: str) -> None:
     """orjson, the reference library's fast batch call, one file."""
     import numpy as np
     from tokenizers import Tokenizer
@@ -52,7 +55,7 @@ def batch(source, vocabulary, output):  # type: ignore[no-untyped-def]
                 file.write(np.array([*encoding.ids, eod], np.uint16).tobytes())
 
 
-def start(vocabulary):  # type: ignore[no-untyped-def]
+def start(vocabulary: str) -> None:
     """Loads the tokenizer of a pool process."""
     global TOKENIZER
     from tokenizers import Tokenizer
@@ -60,13 +63,13 @@ def start(vocabulary):  # type: ignore[no-untyped-def]
     TOKENIZER = Tokenizer.from_file(vocabulary)
 
 
-def encode(line):  # type: ignore[no-untyped-def]
+def encode(line: str) -> list[int]:
     """One line to a list of ids."""
-    ids = TOKENIZER.encode(json.loads(line)["text"], add_special_tokens=False).ids
+    ids: list[int] = TOKENIZER.encode(json.loads(line)["text"], add_special_tokens=False).ids
     return [*ids, TOKENIZER.token_to_id(EOD)] if ids else ids
 
 
-def megatron(source, vocabulary, output):  # type: ignore[no-untyped-def]
+def megatron(source: str, vocabulary: str, output: str) -> None:
     """A pool of two processes and Megatron's builder."""
     from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
 
