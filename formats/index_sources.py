@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.index_plan import MemberSource, ShardIdentity
-from gristmill.formats.manifest import Manifest, ShardEntry
+from gristmill.formats.manifest import ShardEntry, SourceEntry
 
-__all__ = ["index_source", "index_sources", "shard_identity"]
+__all__ = ["index_sources", "shard_identity"]
 
 
 def shard_identity(shard: ShardEntry) -> ShardIdentity:
@@ -20,27 +20,14 @@ def shard_identity(shard: ShardEntry) -> ShardIdentity:
     return ShardIdentity(path=shard.path, identity=identity, sequences=shard.documents)
 
 
-def index_source(
-    source_id: str, weight: float | None, max_epochs: float | None, shards: Sequence[ShardEntry]
-) -> MemberSource:
-    """One source, before or after its manifest is written.
-
-    Args:
-        source_id: its name.
-        weight: its share of the training samples, or None.
-        max_epochs: how often it may be repeated, or None.
-        shards: its shards in order.
-    """
-    return MemberSource(
-        id=source_id,
-        weight=weight,
-        max_epochs=max_epochs,
-        shards=tuple(shard_identity(shard) for shard in shards),
-    )
-
-
-def index_sources(manifest: Manifest) -> tuple[MemberSource, ...]:
-    """The sources of a finished corpus, in the order of its manifest."""
+def index_sources(sources: Sequence[SourceEntry]) -> tuple[MemberSource, ...]:
+    """The sources of a manifest, before or after it is written, in its order."""
     return tuple(
-        index_source(source.id, source.weight, source.max_epochs, source.shards) for source in manifest.sources
+        MemberSource(
+            id=source.id,
+            weight=source.weight,
+            max_epochs=source.max_epochs,
+            shards=tuple(shard_identity(shard) for shard in source.shards),
+        )
+        for source in sources
     )

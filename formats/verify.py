@@ -175,7 +175,7 @@ def _check_sets(folder: str, manifest: Manifest, checked: dict[str, FileFacts]) 
             continue
         yield from _check_set(folder, index_set, checked)
         if name == manifest.index_set:
-            expected = [source_value(source) for source in index_sources(manifest)]
+            expected = [source_value(source) for source in index_sources(manifest.sources)]
             if [source_value(source) for source in index_set.sources] != expected:
                 yield f"{index_set.folder}: built from other shards or weights than the manifest names; build it again"
 

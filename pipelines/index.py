@@ -6,10 +6,9 @@ What is built is decided by `formats.index_set`; here it is cut into items, each
 import dataclasses
 from typing import Any
 
-import numpy as np
-
 from gristmill.formats.errors import CorpusError
 from gristmill.formats.fingerprint import digest
+from gristmill.formats.index_build import source_lengths
 from gristmill.formats.index_set import (
     IndexSettings,
     MemberPlan,
@@ -26,12 +25,10 @@ from gristmill.formats.index_set import (
     write_blend,
     write_member,
 )
-from gristmill.formats.index_sources import index_source
-from gristmill.formats.indexed import IndexedDataset
-from gristmill.formats.manifest import SourceEntry
+from gristmill.formats.index_sources import index_sources
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
 from gristmill.formats.split import SPLITS
-from gristmill.formats.storage import FileFacts, join, relative_to
+from gristmill.formats.storage import FileFacts, relative_to
 from gristmill.pipelines.finish import source_entries
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.stages import require_stage, write_stage
@@ -41,29 +38,8 @@ __all__ = [
     "close_blend",
     "close_index",
     "index_member",
-    "member_sources",
     "plan_index",
-    "source_lengths",
 ]
-
-
-def member_sources(sources: tuple[SourceEntry, ...]) -> tuple[MemberSource, ...]:
-    """The sources of a manifest as the indices see them; shard paths are relative to the corpus."""
-    return tuple(index_source(source.id, source.weight, source.max_epochs, source.shards) for source in sources)
-
-
-def source_lengths(corpus: str, source: MemberSource) -> np.ndarray:
-    """Lengths of all sequences of a source in manifest order, [S] int32, in tokens."""
-    lengths = np.empty(source.sequences, np.int32)
-    position = 0
-    for shard in source.shards:
-        pair = IndexedDataset(join(corpus, shard.path))
-        if len(pair) != shard.sequences:
-            raise CorpusError(f"{pair.prefix}: {len(pair)} sequences, but {shard.sequences} are recorded for it")
-        lengths[position : position + len(pair)] = pair.lengths
-        position += len(pair)
-        pair.close()
-    return lengths
 
 
 def _index(job: Job) -> IndexSettings:
@@ -73,7 +49,7 @@ def _index(job: Job) -> IndexSettings:
 
 
 def _sources(job: Job) -> tuple[MemberSource, ...]:
-    return member_sources(source_entries(job))
+    return index_sources(source_entries(job))
 
 
 def plan_index(job: Job) -> list[MemberPlan]:

@@ -158,7 +158,7 @@ def _fits(index_set: IndexSet, sequence_length: int | None, seed: int | None) ->
 
 def _foreign_source(manifest: Manifest, index_set: IndexSet) -> str | None:
     """The first source of an index set that is not in the corpus, or in it with other shards."""
-    present = {source.id: source_value(source)["shards"] for source in index_sources(manifest)}
+    present = {source.id: source_value(source)["shards"] for source in index_sources(manifest.sources)}
     for source in index_set.sources:
         if present.get(source.id) != source_value(source)["shards"]:
             return source.id

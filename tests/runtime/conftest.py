@@ -149,7 +149,7 @@ class CorpusMaker:
     ) -> str:
         """Builds an index set and returns its name; `own` makes it the one that the manifest names."""
         manifest = read_manifest(folder)
-        sources = index_sources(manifest)
+        sources = index_sources(manifest.sources)
         settings = IndexSettings(
             sequence_length=sequence_length,
             seed=seed,
