@@ -33,13 +33,23 @@ __all__ = [
 
 
 class GristmillError(Exception):
-    """Root of all errors raised on purpose.
+    """Root of all errors raised on purpose. Every one can be pickled, as runners with worker processes do.
 
     Attributes:
         exit_code: what the command line exits with when this error reaches it.
     """
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.args, dict(self.__dict__)))
+
+
+def _rebuild(kind: type[GristmillError], args: tuple[object, ...], state: dict[str, object]) -> GristmillError:
+    """An error as it was, without its constructor, which may take more than the message."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class SettingsError(GristmillError):
@@ -107,13 +117,3 @@ class RecipeError(SettingsError):
         lines = "\n".join(f"  - {problem}" for problem in problems)
         count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
         super().__init__(f"{where}: {count} in the recipe\n{lines}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_recipe_error, (str(self), self.problems))
-
-
-def _rebuild_recipe_error(message: str, problems: tuple[Problem, ...]) -> RecipeError:
-    error = RecipeError.__new__(RecipeError)
-    Exception.__init__(error, message)
-    error.problems = problems
-    return error

@@ -126,7 +126,10 @@ def _reason(error: Exception) -> str:
         return error.strerror
     if isinstance(error, FileNotFoundError):  # of a store; its text is only the path once more
         return "No such file, folder or bucket"
-    return str(error) or type(error).__name__
+    text = str(error).strip(" ,")
+    if isinstance(error, OSError | ValueError):
+        return text or type(error).__name__
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def exists(path: str) -> bool:
