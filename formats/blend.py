@@ -19,11 +19,12 @@ __all__ = [
     "Blend",
     "blend_size",
     "check_weights",
+    "draw",
+    "draw_compiled",
     "draw_counts",
+    "draw_numpy",
     "exhaustive_blend",
-    "exhaustive_blend_python",
     "greedy_blend",
-    "greedy_blend_python",
     "MEMBER_LIMIT",
     "member_samples",
     "normalise",
@@ -39,6 +40,8 @@ SURPLUS = 0.005
 """Share of samples that a weighted member is built for beyond its target (Megatron's mid_level_dataset_surplus)."""
 
 _CHUNK_SAMPLES = 1 << 20
+_SMALL = 20_000  # samples: NumPy draws them before Numba is loaded
+_UNLIMITED = np.int64(2**53)  # samples: counts are exact as float64 below
 
 Blend = tuple[NDArray[np.int16], NDArray[np.int64]]
 """dataset_index [samples] int16 and dataset_sample_index [samples] int64: a sample's member, and its number there."""
@@ -141,15 +144,13 @@ def draw_counts(dataset_index: NDArray[np.int16], members: int) -> NDArray[np.in
     return counts
 
 
-def _empty(size: int) -> Blend:
-    return np.empty(size, dtype=np.int16), np.empty(size, dtype=np.int64)
-
-
-def _check_positive(weights: NDArray[np.float64]) -> None:
-    check_weights(weights.tolist(), len(weights))
-    if not bool(np.all(weights > 0)):
-        place = int(np.argmin(weights))
-        raise SettingsError(f"weight {weights[place]} of member {place}: leave members of weight 0 out of the blend")
+def _positive(weights: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    values = np.ascontiguousarray(weights, dtype=np.float64)
+    check_weights(values.tolist(), len(values))
+    if not bool(np.all(values > 0)):
+        place = int(np.argmin(values))
+        raise SettingsError(f"weight {values[place]} of member {place}: leave members of weight 0 out of the blend")
+    return values
 
 
 def greedy_blend(weights: NDArray[np.float64], size: int) -> Blend:
@@ -166,39 +167,8 @@ def greedy_blend(weights: NDArray[np.float64], size: int) -> Blend:
     Raises:
         SettingsError: a weight is not above 0, or there are too many members.
     """
-    from gristmill.formats import kernels
-
-    values = np.ascontiguousarray(weights, dtype=np.float64)
-    _check_positive(values)
-    limits = np.full(len(values), np.iinfo(np.int64).max)
-    counts = np.zeros(len(values), dtype=np.int64)
-    dataset_index, dataset_sample_index = _empty(size)
-    kernels.blend_rows(values, limits, counts, 0, dataset_index, dataset_sample_index)
-    return dataset_index, dataset_sample_index
-
-
-def greedy_blend_python(weights: NDArray[np.float64], size: int) -> Blend:
-    """`greedy_blend` as its definition in NumPy: slow, one vector operation per sample."""
-    values = np.ascontiguousarray(weights, dtype=np.float64)
-    _check_positive(values)
-    dataset_index, dataset_sample_index = _empty(size)
-    counts = np.zeros(len(values), dtype=np.int64)
-    for place in range(size):
-        best = int(np.argmax(values * np.float64(max(place, 1)) - counts))
-        dataset_index[place] = best
-        dataset_sample_index[place] = counts[best]
-        counts[best] += 1
-    return dataset_index, dataset_sample_index
-
-
-def _exhaustive_weights(sizes: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    counts = np.array(sizes, dtype=np.int64)
-    if not 1 <= len(counts) < MEMBER_LIMIT:
-        raise SettingsError(f"{len(counts)} members: a blend holds 1 to {MEMBER_LIMIT - 1} (int16 numbers)")
-    if int(counts.min()) < 1:
-        place = int(np.argmin(counts))
-        raise SettingsError(f"member {place} has {counts[place]} samples: leave it out of the blend")
-    return counts, counts / np.float64(counts.sum())
+    values = _positive(weights)
+    return draw(values, np.full(len(values), _UNLIMITED), np.zeros(len(values), dtype=np.int64), size)
 
 
 def exhaustive_blend(sizes: Sequence[int]) -> Blend:
@@ -214,24 +184,62 @@ def exhaustive_blend(sizes: Sequence[int]) -> Blend:
     Raises:
         SettingsError: a member has no sample, or there are too many members.
     """
-    from gristmill.formats import kernels
+    limits = np.array(sizes, dtype=np.int64)
+    if not 1 <= len(limits) < MEMBER_LIMIT:
+        raise SettingsError(f"{len(limits)} members: a blend holds 1 to {MEMBER_LIMIT - 1} (int16 numbers)")
+    if int(limits.min()) < 1:
+        place = int(np.argmin(limits))
+        raise SettingsError(f"member {place} has {limits[place]} samples: leave it out of the blend")
+    size = int(limits.sum())
+    return draw(limits / np.float64(size), limits, np.zeros(len(limits), dtype=np.int64), size)
 
-    limits, weights = _exhaustive_weights(sizes)
-    counts = np.zeros(len(limits), dtype=np.int64)
-    dataset_index, dataset_sample_index = _empty(int(limits.sum()))
-    kernels.blend_rows(weights, limits, counts, 0, dataset_index, dataset_sample_index)
+
+def draw(
+    weights: NDArray[np.float64], limits: NDArray[np.int64], counts: NDArray[np.int64], size: int, first: int = 0
+) -> Blend:
+    """The rule itself, from any point on: `draw_compiled`, or `draw_numpy` where that is done before Numba is loaded.
+
+    Args:
+        weights: [members] float64 shares, all above 0.
+        limits: [members] int64 samples that each member has; together at least as many as are drawn.
+        counts: [members] int64 samples drawn from each member before `first`; updated.
+        size: number of samples to draw.
+        first: number of samples drawn before.
+    """
+    return (draw_numpy if size <= _SMALL else draw_compiled)(weights, limits, counts, size, first)
+
+
+def draw_numpy(
+    weights: NDArray[np.float64], limits: NDArray[np.int64], counts: NDArray[np.int64], size: int, first: int = 0
+) -> Blend:
+    """`draw` as its definition in NumPy: a few vector operations per sample."""
+    dataset_index, dataset_sample_index = np.empty(size, dtype=np.int16), np.empty(size, dtype=np.int64)
+    for row in range(size):
+        lags = weights * np.float64(max(first + row, 1)) - counts
+        lags[counts >= limits] = -np.inf
+        best = int(np.argmax(lags))
+        dataset_index[row] = best
+        dataset_sample_index[row] = counts[best]
+        counts[best] += 1
     return dataset_index, dataset_sample_index
 
 
-def exhaustive_blend_python(sizes: Sequence[int]) -> Blend:
-    """`exhaustive_blend` as its definition in NumPy: slow, one vector operation per sample."""
-    limits, weights = _exhaustive_weights(sizes)
-    dataset_index, dataset_sample_index = _empty(int(limits.sum()))
-    counts = np.zeros(len(limits), dtype=np.int64)
-    for place in range(len(dataset_index)):
-        lags = np.where(counts < limits, weights * np.float64(max(place, 1)) - counts, -np.inf)
-        best = int(np.argmax(lags))
-        dataset_index[place] = best
-        dataset_sample_index[place] = counts[best]
-        counts[best] += 1
+def draw_compiled(
+    weights: NDArray[np.float64], limits: NDArray[np.int64], counts: NDArray[np.int64], size: int, first: int = 0
+) -> Blend:
+    """`draw` in compiled code, for any size."""
+    from gristmill.formats import kernels
+
+    member = np.flatnonzero(counts < limits)
+    left = len(member)
+    room = -(-left // 8) * 8
+    share, drawn, bounds = np.zeros(room), np.ones(room), np.zeros(room)
+    share[:left], drawn[:left], bounds[:left] = weights[member], counts[member], limits[member]
+    member = np.concatenate([member, np.zeros(room - left, dtype=np.int64)])
+    lags = np.empty(room)
+    dataset_index, dataset_sample_index = np.empty(size, dtype=np.int16), np.empty(size, dtype=np.int64)
+    kernels.blend_rows(
+        share, drawn, bounds, member, left, first, lags, lags.view(np.int64), dataset_index, dataset_sample_index
+    )
+    counts += draw_counts(dataset_index, len(counts))
     return dataset_index, dataset_sample_index

@@ -23,18 +23,20 @@ __all__ = [
     "build_document_index",
     "build_indices",
     "build_sample_index",
-    "build_sample_index_numpy",
     "build_shuffle_index",
     "EpochPlan",
     "MemberIndices",
     "plan_epochs",
+    "sample_index_compiled",
     "sample_index_dtype",
+    "sample_index_numpy",
     "shuffle_index_dtype",
 ]
 
 _INT32_MAX = 2**31 - 1
 _UINT32_MAX = 2**32 - 1
 _SEPARATE_BELOW = 0.80  # of one epoch's samples
+_SMALL = 200_000  # document index entries and samples: NumPy has found the rows before Numba is loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +160,11 @@ def build_document_index(start: int, end: int, plan: EpochPlan, random: np.rando
             f"sequences {start} to {end}: a document index numbers 0 to {_INT32_MAX} (int32); use several sources"
         )
     once = end - start
-    index = np.empty(plan.epochs * once, dtype=np.int32)
-    index.reshape(plan.epochs, once)[:] = np.arange(start, end, dtype=np.int32)
+    index = np.arange(start, end, dtype=np.int32)
+    if plan.epochs > 1:
+        first, index = index, np.empty(plan.epochs * once, dtype=np.int32)
+        index.reshape(plan.epochs, once)[:] = first
+        del first
     if plan.separate:
         random.shuffle(index[: (plan.epochs - 1) * once])
         random.shuffle(index[(plan.epochs - 1) * once :])
@@ -187,26 +192,14 @@ def build_sample_index(
     Returns:
         [samples + 1, 2] int32, or int64 when a place needs it.
     """
-    from gristmill.formats import kernels
-
-    rows = np.empty((plan.samples + 1, 2), dtype=sample_index_dtype(len(document_index), 0))
-    kernels.sample_rows(
-        _read_only(lengths), _read_only(document_index), plan.sequence_length, int(plan.add_extra_token), rows
-    )
-    return rows
+    small = len(document_index) + plan.samples <= _SMALL
+    return (sample_index_numpy if small else sample_index_compiled)(lengths, document_index, plan)
 
 
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A read-only view: compiled code is specialised on it, so that mapped and built arrays share one version."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def build_sample_index_numpy(
+def sample_index_numpy(
     lengths: NDArray[np.int32], document_index: NDArray[np.int32], plan: EpochPlan
 ) -> NDArray[np.int32 | np.int64]:
-    """`build_sample_index` as its definition in NumPy: a search in the running sum of lengths; more memory, slower."""
+    """`build_sample_index` as its definition in NumPy: a search in the running sum of lengths."""
     extra = int(plan.add_extra_token)
     stream = lengths[document_index].astype(np.int64)
     ends = np.cumsum(stream)
@@ -222,6 +215,26 @@ def build_sample_index_numpy(
     rows[1:, 0] = places
     rows[1:, 1] = offsets
     return rows
+
+
+def sample_index_compiled(
+    lengths: NDArray[np.int32], document_index: NDArray[np.int32], plan: EpochPlan
+) -> NDArray[np.int32 | np.int64]:
+    """`build_sample_index` in compiled code: one walk, and no memory but the result's."""
+    from gristmill.formats import kernels
+
+    rows = np.empty((plan.samples + 1, 2), dtype=sample_index_dtype(len(document_index), 0))
+    kernels.sample_rows(
+        _read_only(lengths), _read_only(document_index), plan.sequence_length, int(plan.add_extra_token), rows
+    )
+    return rows
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A read-only view: compiled code is specialised on it, so that mapped and built arrays share one version."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def build_shuffle_index(plan: EpochPlan, random: np.random.RandomState) -> NDArray[np.uint32 | np.int64]:

@@ -81,17 +81,15 @@ def sample_rows(
 
 
 @_compiled
-def _padded(count: int) -> int:
-    """The next multiple of 8."""
-    return (count + 7) // 8 * 8
-
-
-@_compiled
 def blend_rows(
-    weights: NDArray[np.float64],
-    limits: NDArray[np.int64],
-    counts: NDArray[np.int64],
+    share: NDArray[np.float64],
+    drawn: NDArray[np.float64],
+    limits: NDArray[np.float64],
+    member: NDArray[np.int64],
+    left: int,
     first: int,
+    lags: NDArray[np.float64],
+    bits: NDArray[np.int64],
     dataset_index: NDArray[np.int16],
     dataset_sample_index: NDArray[np.int64],
 ) -> None:
@@ -99,32 +97,24 @@ def blend_rows(
 
     The largest lag is found among the bit patterns: those of non-negative floats are ordered like the floats, and
     integers are compared several at a time. A lag is never a negative zero, because a difference of equal numbers is a
-    positive one. Only when every lag is negative (by rounding) are the floats themselves compared. The members' numbers
-    are padded to a multiple of 8 with places that are never drawn, so that the compiler's vector loops have no rest;
-    where they are few, all are rewritten, because a wide read soon after a narrow write waits for it.
+    positive one. Only when every lag is negative (by rounding) are the floats themselves compared. The first four
+    arrays have one place per member that has samples left, in order, and are padded to a multiple of 8 with places that
+    are never drawn (share 0, drawn 1), so that the compiler's vector loops have no rest; where they are few, all counts
+    are rewritten, because a wide read soon after a narrow write waits for it.
 
     Args:
-        weights: [members] shares, all above 0.
-        limits: [members] samples that each member has; their sum is at least what is drawn.
-        counts: [members] samples drawn from each member before `first`; updated.
+        share: [room] weights, above 0; moved up when a member is used up.
+        drawn: [room] samples drawn from each member before `first`; updated and moved up.
+        limits: [room] samples that each member has; moved up.
+        member: [room] numbers of the members; moved up.
+        left: members that have samples left.
         first: number of samples drawn before.
+        lags: [room] scratch.
+        bits: [room] the memory of `lags` as integers.
         dataset_index: [size] filled with the member of each sample.
         dataset_sample_index: [size] filled with the sample's number inside its member.
     """
-    room = _padded(weights.shape[0])
-    share = np.zeros(room, np.float64)  # of the members that have samples left, in order; then padding
-    drawn = np.ones(room, np.float64)
-    member = np.zeros(room, np.int64)
-    left = 0
-    for place in range(weights.shape[0]):
-        if counts[place] < limits[place]:
-            share[left] = weights[place]
-            drawn[left] = np.float64(counts[place])
-            member[left] = place
-            left += 1
-    width = _padded(left)
-    lags = np.empty(room, np.float64)
-    bits = lags.view(np.int64)
+    width = (left + 7) // 8 * 8
     for row in range(dataset_index.shape[0]):
         scale = np.float64(max(first + row, 1))
         for place in range(width):
@@ -140,24 +130,21 @@ def blend_rows(
             for place in range(1, left):
                 if lags[place] > lags[best]:
                     best = place
-        chosen = member[best]
-        count = np.int64(drawn[best])
-        dataset_index[row] = chosen
-        dataset_sample_index[row] = count
+        count = drawn[best]
+        dataset_index[row] = member[best]
+        dataset_sample_index[row] = np.int64(count)
         if width <= _FEW:
             for place in range(width):
                 drawn[place] += 1.0 if place == best else 0.0
         else:
             drawn[best] += 1.0
-        if count + 1 == limits[chosen]:
-            counts[chosen] = count + 1
+        if count + 1.0 == limits[best]:
             left -= 1
             for place in range(best, left):
                 share[place] = share[place + 1]
                 drawn[place] = drawn[place + 1]
+                limits[place] = limits[place + 1]
                 member[place] = member[place + 1]
             share[left] = 0.0
             drawn[left] = 1.0
-            width = _padded(left)
-    for place in range(left):
-        counts[member[place]] = np.int64(drawn[place])
+            width = (left + 7) // 8 * 8

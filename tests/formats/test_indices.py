@@ -16,10 +16,11 @@ from gristmill.formats.indices import (
     build_document_index,
     build_indices,
     build_sample_index,
-    build_sample_index_numpy,
     build_shuffle_index,
     plan_epochs,
+    sample_index_compiled,
     sample_index_dtype,
+    sample_index_numpy,
     shuffle_index_dtype,
 )
 
@@ -103,8 +104,9 @@ def test_known_indices_of_three_sequences(
 def test_known_sample_indices(lengths: list[int], extra: bool, drop_last: bool, rows: list[list[int]]) -> None:
     plan = plan_epochs(tokens=sum(lengths), sequence_length=4, add_extra_token=extra, drop_last_partial=drop_last)
     order = np.arange(len(lengths), dtype=np.int32)
+    assert sample_index_numpy(int32(lengths), order, plan).tolist() == rows
+    assert sample_index_compiled(int32(lengths), order, plan).tolist() == rows
     assert build_sample_index(int32(lengths), order, plan).tolist() == rows
-    assert build_sample_index_numpy(int32(lengths), order, plan).tolist() == rows
 
 
 def test_more_samples_than_the_tokens_give_add_epochs() -> None:
@@ -135,6 +137,7 @@ def test_epochs_and_separation_over_a_thousand_tokens(samples: int, epochs: int,
     assert (plan.epochs, plan.separate, plan.samples) == (epochs, separate, total)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 500), st.integers(1, 70), st.integers(0, 3000), st.booleans())
 def test_epochs_are_those_of_adding_until_there_is_enough(tokens: int, length: int, samples: int, extra: bool) -> None:
     needed, epochs, there = samples * length + int(extra), 1, tokens
@@ -145,6 +148,7 @@ def test_epochs_are_those_of_adding_until_there_is_enough(tokens: int, length: i
     assert samples <= plan.samples == (epochs * tokens - int(extra)) // length
 
 
+@settings(deadline=None)
 @given(st.integers(1, 500), st.integers(1, 70), st.integers(1, 40), st.booleans())
 def test_whole_epochs_are_never_separated(tokens: int, length: int, epochs: int, extra: bool) -> None:
     plan = plan_epochs(tokens=tokens, sequence_length=length, epochs=epochs, add_extra_token=extra)
@@ -169,7 +173,7 @@ def test_impossible_plans_are_refused(arguments: dict[str, int], error: type[Exc
         plan_epochs(**{"sequence_length": 4, **arguments})  # type: ignore[arg-type]  # one dict for several keywords
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(
     lengths_lists,
     st.integers(1, 65),
@@ -190,12 +194,14 @@ def test_compiled_rows_equal_their_definition(
     plan = plan_epochs(
         tokens=tokens, sequence_length=length, samples=samples, add_extra_token=extra, drop_last_partial=drop_last
     )
-    indices = build_indices(lengths, start, end, plan, seed)
-    expected = build_sample_index_numpy(int32(lengths), indices.document_index, plan)
-    assert indices.sample_index.dtype == expected.dtype
-    assert np.array_equal(indices.sample_index, expected)
+    order = build_document_index(start, end, plan, np.random.RandomState(seed))
+    expected = sample_index_numpy(int32(lengths), order, plan)
+    found = sample_index_compiled(int32(lengths), order, plan)
+    assert found.dtype == expected.dtype
+    assert np.array_equal(found, expected)
 
 
+@settings(deadline=None)
 @given(lengths_lists, st.integers(1, 65), st.integers(0, 400), st.booleans(), st.integers(0, 2**32 - 1))
 def test_rows_cut_the_stream_into_windows(
     lengths: list[int], length: int, samples: int, extra: bool, seed: int
@@ -211,6 +217,7 @@ def test_rows_cut_the_stream_into_windows(
     assert int(positions[-1]) + int(extra) <= plan.epochs * plan.tokens
 
 
+@settings(deadline=None)
 @given(lengths_lists, st.integers(1, 20), st.integers(1, 200), st.integers(0, 2**32 - 1))
 def test_each_epoch_holds_each_sequence_and_each_sample_is_served_once(
     lengths: list[int], length: int, samples: int, seed: int
@@ -291,17 +298,34 @@ def test_the_kept_partial_sample_is_counted_in_single_precision(tokens: int, len
     assert abs(plan.samples - math.ceil(tokens / length)) == (0 if tokens < 2**24 else 1)
 
 
+@pytest.mark.parametrize("length", [16, 1000, 100_000])
+def test_large_indices_are_compiled_and_equal_their_definition(length: int) -> None:
+    lengths = np.random.default_rng(0).integers(0, 40, 150_000).astype(np.int32)
+    plan = plan_epochs(tokens=int(lengths.sum()), sequence_length=length, epochs=2)
+    indices = build_indices(lengths, 0, len(lengths), plan, seed=1)
+    assert np.array_equal(indices.sample_index, sample_index_numpy(lengths, indices.document_index, plan))
+
+
 def test_lengths_may_be_mapped_read_only_and_unaligned() -> None:
     raw = bytes(2) + int32([5, 0, 5]).tobytes()
     unaligned = np.frombuffer(raw, dtype=np.int32, offset=2)
     assert not unaligned.flags.aligned
     assert not unaligned.flags.writeable
-    indices = build_indices(unaligned, 0, 3, plan_epochs(tokens=10, sequence_length=4), seed=3)
+    plan = plan_epochs(tokens=10, sequence_length=4)
+    order = np.arange(3, dtype=np.int32)
     assert np.array_equal(
-        indices.sample_index, build_sample_index_numpy(unaligned.copy(), indices.document_index, indices.plan)
+        sample_index_compiled(unaligned, order, plan), sample_index_numpy(unaligned.copy(), order, plan)
     )
 
 
-def test_numba_is_loaded_only_when_something_is_built() -> None:
-    code = "import sys, gristmill.formats.index_set; sys.exit('numba' in sys.modules)"
+def test_numba_is_loaded_only_when_something_large_is_built() -> None:
+    code = """
+import sys
+import gristmill.formats.index_set
+from gristmill.formats import blend, indices
+plan = indices.plan_epochs(tokens=10_000, sequence_length=4)
+indices.build_indices([100] * 100, 0, 100, plan, 0)
+blend.exhaustive_blend([100, 200])
+sys.exit("numba" in sys.modules)
+"""
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

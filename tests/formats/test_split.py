@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.formats.errors import SettingsError
@@ -80,6 +80,7 @@ def test_a_negative_count_is_refused() -> None:
         split_bounds("1", -1)
 
 
+@settings(deadline=None)
 @given(proportions, st.integers(0, 2**31 - 1))
 def test_parts_follow_each_other_and_cover_everything(numbers: list[float], sequences: int) -> None:
     bounds = split_bounds(",".join(map(repr, numbers)), sequences)
@@ -89,6 +90,7 @@ def test_parts_follow_each_other_and_cover_everything(numbers: list[float], sequ
     assert all(start <= end for start, end in bounds.values())
 
 
+@settings(deadline=None)
 @given(proportions)
 def test_fractions_are_numpys_quotients_summed_from_zero(numbers: list[float]) -> None:
     values = np.array([*numbers, 0, 0, 0][:3], dtype=np.float64)
@@ -99,6 +101,7 @@ def test_fractions_are_numpys_quotients_summed_from_zero(numbers: list[float]) -
     assert split_fractions(",".join(map(repr, numbers))) == tuple(expected)
 
 
+@settings(deadline=None)
 @given(proportions)
 def test_the_canonical_spelling_means_the_same_and_is_its_own(numbers: list[float]) -> None:
     text = canonical_split(" , ".join(map(repr, numbers)))

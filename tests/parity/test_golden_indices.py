@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gristmill.formats import blend as blend_module
+from gristmill.formats import indices as indices_module
 from gristmill.formats.blend import exhaustive_blend, greedy_blend, normalise
-from gristmill.formats.indices import build_sample_index, plan_epochs
+from gristmill.formats.indices import plan_epochs, sample_index_compiled, sample_index_numpy
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 KERNELS = json.loads((GOLDEN / "megatron_kernels.json").read_text())
@@ -46,9 +48,17 @@ def digest(*arrays: NDArray[Any]) -> str:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
+@pytest.mark.parametrize("compiled", [False, True], ids=["numpy", "compiled"])
 def test_every_array_of_a_case_is_megatrons(
-    number: int, oracle: ModuleType, rebuild: Callable[[Any], dict[str, Any]]
+    number: int,
+    compiled: bool,
+    oracle: ModuleType,
+    rebuild: Callable[[Any], dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if compiled:
+        for module in (blend_module, indices_module):
+            monkeypatch.setattr(module, "_SMALL", -1)
     found: dict[str, NDArray[Any]] = {}
     for split, arrays in rebuild(oracle.Case.from_json(CASES[number])).items():
         for place, indices in enumerate(arrays["members"]):
@@ -87,7 +97,9 @@ def test_kept_partial_samples_are_miscounted_as_megatron_does(case: dict[str, An
     )
     exact = -(-(sum(case["lengths"]) - int(case["extra"])) // case["sequence_length"])
     assert plan.samples - exact == case["miscount"]
-    assert digest(build_sample_index(lengths, np.arange(len(lengths), dtype=np.int32), plan)) == case["sha256"]
+    order = np.arange(len(lengths), dtype=np.int32)
+    for build in (sample_index_numpy, sample_index_compiled):
+        assert digest(build(lengths, order, plan)) == case["sha256"]
 
 
 def test_the_golden_file_covers_what_it_should() -> None:
