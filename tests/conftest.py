@@ -1,6 +1,13 @@
 """Fixtures that several test files share."""
 
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,3 +27,140 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the folder of real sample files (../shared/data) is not beside the repository")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level BPE of 320 entries, `<|endoftext|>` = 0 among them; every text comes back from its ids."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog and the document ends here"], trainer)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+class Workshop:
+    """Writes inputs and recipes into one folder, prepares corpora there, and looks into them.
+
+    Attributes:
+        folder: where everything lies.
+        tokenizer: path of the tokenizer that recipes name.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Path) -> None:
+        self.folder = folder
+        self.tokenizer = tokenizer
+
+    def jsonl(
+        self, name: str, texts: Iterable[str], *, field: str = "text", pack: Callable[[bytes], bytes] = bytes
+    ) -> str:
+        """Writes a JSON lines file, `pack`ed, and returns its path."""
+        lines = b"".join(json.dumps({field: text}).encode() + b"\n" for text in texts)
+        return self.write(name, pack(lines))
+
+    def write(self, name: str, data: bytes) -> str:
+        """Writes a file and returns its path."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return str(path)
+
+    def values(self, *sources: Mapping[str, Any], **top: Any) -> dict[str, Any]:
+        """A recipe as nested dictionaries; `output` is the folder `out` unless given."""
+        tokenizer = {"path": str(self.tokenizer), "eod": "<|endoftext|>"}
+        listed = [{"id": f"s{number}"} | dict(source) for number, source in enumerate(sources)]
+        return {"name": "test", "output": str(self.folder / "out"), "tokenizer": tokenizer, "sources": listed} | top
+
+    def recipe(self, *sources: Mapping[str, Any], **top: Any) -> str:
+        """Writes a recipe as TOML and returns its path."""
+        values = self.values(*sources, **top)
+        return self.write("recipe.toml", "".join(f"{key} = {_toml(value)}\n" for key, value in values.items()).encode())
+
+    def prepare(self, *sources: Mapping[str, Any], options: Mapping[str, Any] | None = None, **top: Any) -> Any:
+        """Prepares a corpus in this process, by the plain loop unless `options` name another runner."""
+        from gristmill.formats.recipe import parse_recipe
+        from gristmill.pipelines.workflow import PrepareOptions, prepare
+
+        given: dict[str, Any] = {"runner": "loop", "quiet": True, **(options or {})}
+        return prepare(parse_recipe(self.values(*sources, **top)), PrepareOptions(**given))
+
+    def cli(self, *words: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Runs the `gristmill` command in a process of its own, in the folder."""
+        return subprocess.run(
+            [sys.executable, "-m", "gristmill", *words],
+            cwd=self.folder,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
+
+    def manifest(self, output: str | Path | None = None) -> Any:
+        """The manifest of a corpus, as JSON values."""
+        return json.loads((Path(output or self.folder / "out") / "manifest.json").read_bytes())
+
+    def documents(self, source: str, output: str | Path | None = None) -> list[list[int]]:
+        """Token ids of every document of a source, each with its EOD, in order."""
+        from gristmill.formats.indexed import IndexedDataset
+
+        corpus = Path(output or self.folder / "out")
+        entry = next(entry for entry in self.manifest(corpus)["sources"] if entry["id"] == source)
+        found: list[list[int]] = []
+        for shard in entry["shards"]:
+            pair = IndexedDataset(str(corpus / shard["path"]))
+            starts = pair.pointers // pair.dtype.itemsize
+            found += [pair.read(int(start), int(length)).tolist() for start, length in zip(starts, pair.lengths)]
+            pair.close()
+        return found
+
+    def texts(self, source: str, output: str | Path | None = None) -> list[str]:
+        """Text of every document of a source; each must end with the only EOD in it."""
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(self.tokenizer))
+        eod = tokenizer.get_vocab()["<|endoftext|>"]
+        documents = self.documents(source, output)
+        assert all(document.count(eod) == 1 and document[-1] == eod for document in documents)
+        return [tokenizer.decode(document[:-1], skip_special_tokens=False) for document in documents]
+
+    def tree(self, output: str | Path | None = None) -> dict[str, str]:
+        """Digest of every file of a corpus by its path, without what describes the run and not the corpus."""
+        corpus = Path(output or self.folder / "out")
+        files = sorted(path for path in corpus.rglob("*") if path.is_file())
+        names = {path.relative_to(corpus).as_posix(): path for path in files}
+        return {
+            name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for name, path in names.items()
+            if not name.startswith(("_stages/", "report/"))
+        }
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(entry) for entry in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, tiny_tokenizer: Path) -> Workshop:
+    """A workshop in a new folder."""
+    return Workshop(tmp_path, tiny_tokenizer)
+
+
+@pytest.fixture
+def new_workshop(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Callable[[], Workshop]:
+    """Makes workshops, each in a new folder."""
+    return lambda: Workshop(tmp_path_factory.mktemp("workshop"), tiny_tokenizer)
