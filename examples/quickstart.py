@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -31,6 +32,9 @@ STEPS = 40
 HALF = STEPS // 2
 GLOBAL_BATCH = 16
 DEVICES = 8
+
+Step = dict[str, Any]
+"""What the training example logs of a step: its number, its loss, the digest of its batch."""
 
 RECIPE = """\
 # Written by the quick start; change it and run `gristmill prepare` on it again.
@@ -111,11 +115,10 @@ def main() -> int:
     gristmill("verify", str(corpus))
     gristmill("inspect", str(corpus), "--documents", "1")
 
-    title(f"5/5  Training on a mesh of {DEVICES} virtual CPU devices, then resuming half-way in a new process")
-    whole = train(corpus, work / "train" / "whole", "--checkpoint-every", str(HALF))
-    resumed_folder = work / "train" / "resumed"
-    shutil.copytree(work / "train" / "whole" / "checkpoints" / str(HALF), resumed_folder / "checkpoints" / str(HALF))
-    resumed = train(corpus, resumed_folder, "--resume")
+    title(f"5/5  Training on a mesh of {DEVICES} virtual CPU devices: without a break, then stopped and resumed")
+    whole = train(corpus, work / "train" / "whole")
+    train(corpus, work / "train" / "broken", "--stop-after", str(HALF))
+    resumed = train(corpus, work / "train" / "broken", "--resume")
     return conclude(corpus, recipe, whole, resumed, time.monotonic() - began)
 
 
@@ -229,9 +232,9 @@ def run(command: list[str], **environment: str) -> None:
         raise SystemExit(finished.returncode)
 
 
-def train(corpus: Path, folder: Path, *words: str) -> list[dict[str, float | str]]:
-    """Runs the training example and returns its log, one entry a step."""
-    log = folder / "log.jsonl"
+def train(corpus: Path, folder: Path, *words: str) -> list[Step]:
+    """Runs the training example in a process of its own and returns its log, one entry a step."""
+    log = folder / f"log-{len(list(folder.glob('log-*.jsonl')))}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     command = ["train_gpt.py", str(corpus), "--steps", str(STEPS), "--global-batch", str(GLOBAL_BATCH)]
     command += ["--checkpoint", str(folder / "checkpoints"), "--log", str(log), *words]
@@ -244,22 +247,15 @@ def train(corpus: Path, folder: Path, *words: str) -> list[dict[str, float | str
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
-def conclude(
-    corpus: Path,
-    recipe: Path,
-    whole: list[dict[str, float | str]],
-    resumed: list[dict[str, float | str]],
-    seconds: float,
-) -> int:
-    """Compares the two runs and says where everything is; returns the exit code."""
-    batches = {entry["step"]: entry["batch_sha256"] for entry in whole if "batch_sha256" in entry}
-    again = {entry["step"]: entry["batch_sha256"] for entry in resumed if "batch_sha256" in entry}
-    losses = [float(entry["loss"]) for entry in whole if "batch_sha256" in entry]
+def conclude(corpus: Path, recipe: Path, whole: list[Step], resumed: list[Step], seconds: float) -> int:
+    """Compares the runs and says where everything is; returns the exit code."""
+    batches = {entry["step"]: entry["sha256"] for entry in whole}
+    again = {entry["step"]: entry["sha256"] for entry in resumed}
     same = len(again) == STEPS - HALF and all(batches.get(step) == digest for step, digest in again.items())
+    losses = [float(entry["loss"]) for entry in whole]
     first, last = sum(losses[:5]) / 5, sum(losses[-5:]) / 5
-    print(
-        f"\n  batches after the resume equal those of the unbroken run: {'yes' if same else 'NO'} ({len(again)} steps)"
-    )
+    print()
+    print(f"  the {len(again)} batches after the resume equal those of the unbroken run: {'yes' if same else 'NO'}")
     print(f"  loss, mean of five steps: {first:.3f} at the start, {last:.3f} at the end")
     print(f"\nDone in {seconds:.0f} s. What is where:")
     print(f"  {recipe}    the recipe; everything below follows from it")
