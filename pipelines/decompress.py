@@ -2,48 +2,75 @@
 
 All members or frames of a file are read, as `cat a.gz b.gz` makes them. The usual readers of these formats differ in
 what they do at an unfinished end, some simply stop; here each codec's own end mark is asked for. Memory is bounded by
-a block whatever the ratio; the price is one Python call per block of a quarter megabyte.
+a block of about a megabyte whatever the ratio; the price is a few Python calls per block.
 """
 
 import bz2
 import lzma
 import zlib
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import zstandard
 
 from gristmill.formats.errors import InputError
+from gristmill.pipelines.zstd_blocks import BoundedZstd
 
-__all__ = ["DecompressedStream", "detect_compression", "TruncatedError"]
+__all__ = ["DamagedError", "DecompressedStream", "detect_compression", "HEAD_BYTES"]
+
+HEAD_BYTES = 10
+"""How much of a file `detect_compression` needs to see."""
 
 _MAGIC = {
     "gzip": b"\x1f\x8b",
-    "bzip2": b"BZh",
     "xz": b"\xfd7zXZ\x00",
     "zstd": b"\x28\xb5\x2f\xfd",
 }
-_FEED_BYTES = {"gzip": 1 << 18, "bzip2": 1 << 18, "xz": 1 << 18, "zstd": 1 << 14}
+_BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")  # what follows "BZh1" to "BZh9": a block, or the end of an empty stream
+_PADDED = {"gzip", "xz"}
+_FEED_BYTES = 1 << 18
 _OUTPUT_BYTES = 1 << 20
 _CODEC_ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, ValueError)
 
 
-class TruncatedError(InputError):
-    """A compressed file ends before its end mark."""
+class DamagedError(InputError):
+    """A compressed file ends before its end mark, or its bytes are not valid."""
 
 
 def detect_compression(head: bytes) -> str | None:
-    """The compression that a file's first bytes announce: "gzip", "bzip2", "xz", "zstd", or None."""
+    """The compression that a file's first bytes announce: "gzip", "bzip2", "xz", "zstd", or None.
+
+    Args:
+        head: the first `HEAD_BYTES` bytes, fewer only where the file has fewer.
+    """
     for name, magic in _MAGIC.items():
         if head.startswith(magic):
             return name
+    if head[:3] == b"BZh" and head[3:4] in b"123456789" and any(mark.startswith(head[4:10]) for mark in _BZIP2_BLOCKS):
+        return "bzip2" if len(head) > 4 else None
     if len(head) >= 4 and head[1:4] == b"\x2a\x4d\x18" and 0x50 <= head[0] <= 0x5F:
         return "zstd"  # a skippable frame in front
     return None
 
 
+class _Codec(Protocol):
+    """Decompresses one member; hands out about `_OUTPUT_BYTES` at most at a time."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    @property
+    def pending(self) -> bool: ...
+
+    def step(self, data: bytes) -> bytes: ...
+
+
 class _Gzip:
     def __init__(self) -> None:
         self._codec = zlib.decompressobj(wbits=31)
+        self._full = False
 
     @property
     def eof(self) -> bool:
@@ -53,12 +80,18 @@ class _Gzip:
     def unused_data(self) -> bytes:
         return self._codec.unused_data
 
+    @property
+    def pending(self) -> bool:
+        return not self._codec.eof and self._full
+
     def step(self, data: bytes) -> bytes:
-        return self._codec.decompress(data)
+        block = self._codec.decompress(self._codec.unconsumed_tail + data, _OUTPUT_BYTES)
+        self._full = len(block) == _OUTPUT_BYTES
+        return block
 
 
 class _Bounded:
-    """bzip2 and xz, whose decompressors hand out at most so many bytes at a time."""
+    """bzip2 and xz, whose decompressors keep what they were not asked for."""
 
     def __init__(self, codec: "bz2.BZ2Decompressor | lzma.LZMADecompressor") -> None:
         self._codec = codec
@@ -79,30 +112,14 @@ class _Bounded:
         return self._codec.decompress(data, _OUTPUT_BYTES)
 
 
-class _Zstd:
-    def __init__(self) -> None:
-        self._codec = zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()
-
-    @property
-    def eof(self) -> bool:
-        return bool(self._codec.eof)
-
-    @property
-    def unused_data(self) -> bytes:
-        return bytes(self._codec.unused_data)
-
-    def step(self, data: bytes) -> bytes:
-        return bytes(self._codec.decompress(data))
-
-
-def _codec(compression: str) -> "_Gzip | _Bounded | _Zstd":
+def _codec(compression: str) -> _Codec:
     if compression == "gzip":
         return _Gzip()
     if compression == "bzip2":
         return _Bounded(bz2.BZ2Decompressor())
     if compression == "xz":
         return _Bounded(lzma.LZMADecompressor(format=lzma.FORMAT_XZ))
-    return _Zstd()
+    return BoundedZstd()
 
 
 class DecompressedStream:
@@ -121,52 +138,65 @@ class DecompressedStream:
         self._codec = _codec(compression)
         self._started = False
         self._rest = b""
+        self._damage: DamagedError | None = None
 
     def read(self, size: int = -1) -> bytes:
-        """The next block; empty only at the end.
+        """The next block; empty only at the end. Everything before a damage is given before it is reported.
 
         Args:
             size: about how many bytes are wanted; the block may be shorter or longer.
 
         Raises:
-            TruncatedError: the file ends inside a member.
-            InputError: the bytes are no valid stream of this compression.
+            DamagedError: the file ends inside a member, or the bytes are no valid stream of this compression.
         """
         blocks: list[bytes] = []
         length = 0
-        while length == 0 or length < size:
-            block = self._next()
+        while self._damage is None and (length == 0 or length < size):
+            try:
+                block = self._next()
+            except DamagedError as error:
+                self._damage = error
+                break
             if block is None:
                 break
             blocks.append(block)
             length += len(block)
+        if self._damage is not None and not length:
+            raise self._damage
         return b"".join(blocks)
 
     def _next(self) -> bytes | None:
         """Output of one step, None at the end of the file."""
         if self._codec.eof:
             self._rest = self._codec.unused_data + self._rest
-            self._rest = self._rest.lstrip(b"\x00") if self._compression in {"gzip", "xz"} else self._rest
             self._codec, self._started = _codec(self._compression), False
-        if isinstance(self._codec, _Bounded) and self._codec.pending:
+        if self._codec.pending:
             return self._step(b"")
-        if not self._rest:
-            self._rest = self._raw.read(_FEED_BYTES[self._compression])
-            if not self._started and self._compression in {"gzip", "xz"}:
-                self._rest = self._rest.lstrip(b"\x00") if self._rest.strip(b"\x00") else b""
-        if not self._rest:
-            if self._started:
-                raise TruncatedError(
-                    f"{self._path}: the {self._compression} data end before their end mark; the file was cut short. "
-                    "Fetch it again, or list it under expect_damaged to take what is there"
-                )
-            return None
-        data, self._rest = self._rest, b""
-        self._started = True
-        return self._step(data)
+        data = self._fed()
+        if data:
+            self._started = True
+            return self._step(data)
+        if self._started:
+            raise DamagedError(
+                f"{self._path}: the {self._compression} data end before their end mark; the file was cut short. "
+                "Fetch it again, or list it under expect_damaged to take what is there"
+            )
+        return None
+
+    def _fed(self) -> bytes:
+        """The next bytes of the file, without the zeros that may stand between members; empty only at its end."""
+        while True:
+            data, self._rest = self._rest or self._raw.read(_FEED_BYTES), b""
+            if not data or self._started or self._compression not in _PADDED:
+                return data
+            if data := data.lstrip(b"\x00"):
+                return data
 
     def _step(self, data: bytes) -> bytes:
         try:
             return self._codec.step(data)
         except _CODEC_ERRORS as error:
-            raise InputError(f"{self._path}: damaged {self._compression} data: {error}") from error
+            raise DamagedError(
+                f"{self._path}: damaged {self._compression} data: {error}. Fetch it again, or list it under "
+                "expect_damaged to take what comes before"
+            ) from error

@@ -1,15 +1,18 @@
 """Finds the input files of a source and pins what identifies them.
 
 Patterns become an ordered list of files, each once, before any work starts; a pattern that names nothing is an error.
-Whether a file is compressed is asked of its first bytes, not of its name. Local files are hashed whole (xxh3, faster
-than the disk), others are identified by their store's own checksum, so planning reads no remote data.
+A path that exists is meant literally, whatever signs of patterns are in it. Whether a file is compressed is asked of
+its first bytes, not of its name. Local files are hashed whole (xxh3, faster than the disk), others are identified by
+their store's own checksum, so planning reads no remote data.
 """
 
+import fnmatch
 import glob
 import os
 import posixpath
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +23,7 @@ import xxhash
 from gristmill.formats.errors import InputError, SettingsError, StorageError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import base_name, file_size, is_local, local_path, open_read, read_range, relative_to
-from gristmill.pipelines.decompress import detect_compression
+from gristmill.pipelines.decompress import HEAD_BYTES, detect_compression
 
 __all__ = ["find_inputs", "InputFile"]
 
@@ -39,6 +42,7 @@ _MARKERS = {"__pycache__", "_temporary", "_delta_log"}
 _MAGIC = re.compile(r"[*?\[]")
 _HASH_BYTES = 8 << 20
 _THREADS = 16
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,8 @@ class InputFile:
 
     Attributes:
         path: path or URL.
-        relative: its path relative to the pattern that named it; what manifest and messages call it.
+        relative: its path relative to the pattern that named it, with so many folders in front that no other file of
+            the source is called the same; what the manifest calls it.
         size: bytes as stored.
         checksum: what identifies its content, "xxh3:..." or the store's own.
         format: "jsonl", "parquet", "text" or "python".
@@ -62,33 +67,72 @@ class InputFile:
     compression: str | None
 
 
-def find_inputs(source: SourceSettings, key: str) -> tuple[InputFile, ...]:
+def find_inputs(source: SourceSettings, key: str, *, output: str | None = None) -> tuple[InputFile, ...]:
     """The input files of a source, each once: patterns in the recipe's order, files of one by relative path.
 
     Args:
         source: the source.
         key: path of its table in the recipe, for messages.
+        output: folder or URL whose files are left out: what a run writes is no input of the next.
 
     Raises:
-        SettingsError: a pattern matches nothing, or a file's format cannot be told from its name.
+        SettingsError: a pattern matches nothing, a file's format cannot be told from its name, or `expect_damaged`
+            names a file that is not there.
+        InputError: a compressed file has no bytes.
         StorageError: a file cannot be examined.
     """
     found: list[tuple[str, str]] = []
     seen: set[str] = set()
+    own = None if output is None else _identity(output).rstrip("/") + "/"
     for pattern in source.files:
         matches = _match(pattern, source.format)
+        if own is not None:
+            matches = [match for match in matches if not _identity(match[0]).startswith(own)]
         if not matches:
             raise SettingsError(
                 f'{key}.files: nothing to read at "{pattern}": no such file, and no file matches it as a pattern or '
                 "lies below it as a folder with a known extension"
             )
         for path, relative in matches:
-            identity = os.path.realpath(local_path(path)) if is_local(path) else path
+            identity = _identity(path)
             if identity not in seen:
                 seen.add(identity)
                 found.append((path, relative))
+    found = _told_apart(found)
+    names = {relative for _, relative in found}
+    for name in source.expect_damaged:
+        if name not in names:
+            called = ", ".join(sorted(names)[:_SHOWN])
+            raise SettingsError(f'{key}.expect_damaged: no input file is called "{name}"; they are called {called}')
     with ThreadPoolExecutor(_THREADS) as pool:
         return tuple(pool.map(lambda entry: _examine(entry[0], entry[1], source.format, key), found))
+
+
+def _identity(path: str) -> str:
+    """What two spellings of one file have in common."""
+    return os.path.realpath(local_path(path)) if is_local(path) else _canonical(path)
+
+
+def _canonical(path: str) -> str:
+    try:
+        file_system, inner = fsspec.core.url_to_fs(path)
+    except (ValueError, ImportError) as error:
+        raise StorageError(f"{path}: cannot be opened: {error}") from error
+    return str(file_system.unstrip_protocol(inner))
+
+
+def _told_apart(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The files with names that differ: where two have the same, folders are put in front until they do not."""
+    names = [relative for _, relative in found]
+    while True:
+        counts = Counter(names)
+        longer = [
+            "/".join(path.split("/")[-2 - name.count("/") :]) if counts[name] > 1 else name
+            for (path, _), name in zip(found, names, strict=True)
+        ]
+        if longer == names:
+            return [(path, name) for (path, _), name in zip(found, names, strict=True)]
+        names = longer
 
 
 def _format_of(name: str) -> str | None:
@@ -124,25 +168,59 @@ def _match_local(pattern: str, given_format: str) -> list[tuple[str, str]]:
     if os.path.isfile(pattern):
         return [(pattern, base_name(pattern))]
     if os.path.isdir(pattern):
-        base, explicit = pattern, False
-        paths: Iterable[str] = (
-            os.path.join(folder, name) for folder, _, names in os.walk(pattern, followlinks=True) for name in names
-        )
-    elif _MAGIC.search(pattern):
-        base, explicit = _glob_base(pattern), True
-        paths = (path for path in glob.iglob(pattern, recursive=True) if os.path.isfile(path))
-    else:
+        return _sorted(_walk(pattern), pattern, given_format, explicit=False)
+    if not _MAGIC.search(pattern):
         return []
+    base, rest = _split_pattern(pattern, os.path.isdir)
+    if "**" in rest:
+        paths: Iterable[str] = (
+            path for path in _walk(base or ".") if _matches(relative_to(path, base or ".").split("/"), rest)
+        )
+        paths = (relative_to(path, ".") for path in paths) if not base else paths
+    else:
+        paths = filter(os.path.isfile, glob.iglob(posixpath.join(glob.escape(base), *rest)))
+    return _sorted(paths, base, given_format, explicit=True)
+
+
+def _sorted(paths: Iterable[str], base: str, given_format: str, *, explicit: bool) -> list[tuple[str, str]]:
+    """(path, relative path) of the wanted files, sorted by relative path."""
     below = ((path, relative_to(path, base) if base else path) for path in paths)
     kept = ((path, name) for path, name in below if _wanted(name, given_format, explicit=explicit))
     return sorted(kept, key=lambda entry: entry[1])
 
 
-def _glob_base(pattern: str) -> str:
-    """The folders of a pattern in front of its first wildcard."""
+def _walk(folder: str) -> Iterator[str]:
+    """The files below a folder, each folder once however many links lead to it; hidden ones are not entered."""
+    seen = {os.path.realpath(folder)}
+    for here, folders, names in os.walk(folder, followlinks=True):
+        entered = []
+        for name in sorted(filter(_visible, folders)):
+            real = os.path.realpath(os.path.join(here, name))
+            if real not in seen:
+                seen.add(real)
+                entered.append(name)
+        folders[:] = entered
+        for name in names:
+            yield os.path.join(here, name)
+
+
+def _split_pattern(pattern: str, is_folder: Callable[[str], bool]) -> tuple[str, list[str]]:
+    """The folders in front of a pattern's first wildcard, and the parts from there on; a folder that exists is none."""
     parts = pattern.split("/")
-    plain = next(number for number, part in enumerate(parts) if _MAGIC.search(part))
-    return "/".join(parts[:plain])
+    for number, part in enumerate(parts):
+        if _MAGIC.search(part) and not is_folder("/".join(parts[: number + 1])):
+            break
+    base = "/".join(parts[:number])
+    return base or ("/" if pattern.startswith("/") else ""), parts[number:]
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether the parts of a path match those of a pattern; ``**`` stands for any number of folders."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return _matches(parts, pattern[1:]) or (bool(parts) and _matches(parts[1:], pattern))
+    return bool(parts) and fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
 def _match_remote(pattern: str, given_format: str) -> list[tuple[str, str]]:
@@ -150,11 +228,12 @@ def _match_remote(pattern: str, given_format: str) -> list[tuple[str, str]]:
         file_system, inner = fsspec.core.url_to_fs(pattern)
         file_system.invalidate_cache()
         if file_system.isfile(inner):
-            return [(pattern, base_name(pattern))]
+            return [(str(file_system.unstrip_protocol(inner)), base_name(pattern))]
         if file_system.isdir(inner):
             base, explicit, names = inner.rstrip("/"), False, file_system.find(inner)
         elif _MAGIC.search(inner):
-            base, explicit, names = _glob_base(inner), True, file_system.glob(inner)
+            base, rest = _split_pattern(inner, file_system.isdir)
+            explicit, names = True, file_system.glob(posixpath.join(glob.escape(base), *rest))
             names = [name for name in names if not name.endswith("/")]
         else:
             return []
@@ -178,7 +257,7 @@ def _examine(path: str, relative: str, given_format: str, key: str) -> InputFile
         raise InputError(f"{path}: has 0 bytes, which is no complete compressed file; fetch it again or leave it out")
     compression = None
     if kind != "parquet" and size:
-        compression = detect_compression(read_range(path, 0, min(6, size)))
+        compression = detect_compression(read_range(path, 0, min(HEAD_BYTES, size)))
     return InputFile(
         path=path,
         relative=relative,

@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol
 
 from gristmill.formats.errors import InputError
 from gristmill.formats.storage import open_read
-from gristmill.pipelines.decompress import DecompressedStream, TruncatedError
+from gristmill.pipelines.decompress import DamagedError, DecompressedStream
 from gristmill.pipelines.plan import Extent
 
 __all__ = [
@@ -130,7 +130,7 @@ def _whole_lines(stream: _Readable, position: int, end: int | None, *, tolerate_
     while end is None or position < end:
         try:
             block = stream.read(BLOCK_BYTES)
-        except TruncatedError:
+        except DamagedError:
             if tolerate_damage:
                 return
             raise

@@ -124,7 +124,7 @@ def plan_run(recipe: Recipe) -> Plan:
     inputs: list[tuple[InputFile, ...]] = []
     splits: list[Split] = []
     for number, source in enumerate(recipe.sources):
-        files = find_inputs(source, f"sources[{number}]")
+        files = find_inputs(source, f"sources[{number}]", output=recipe.output)
         inputs.append(files)
         for part, extents in enumerate(_pack(_extents(files, source))):
             splits.append(

@@ -12,7 +12,7 @@ import xxhash
 
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import open_read
-from gristmill.pipelines.decompress import TruncatedError
+from gristmill.pipelines.decompress import DamagedError
 from gristmill.pipelines.lines import BLOCK_BYTES, line_blocks, line_number, open_bytes, strip_mark
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.records import Batch, RecordAccount
@@ -51,7 +51,7 @@ def _whole(extent: Extent, source: SourceSettings, account: RecordAccount) -> by
             while block := stream.read(BLOCK_BYTES):
                 hasher.update(block)
                 blocks.append(block)
-        except TruncatedError:
+        except DamagedError:
             if extent.relative not in source.expect_damaged:
                 raise
     account.inputs.append((extent.file, hasher.hexdigest(), account.records + 1))
