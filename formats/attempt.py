@@ -78,6 +78,8 @@ def attempt_and_rename(file_system: Any, inner: str, guard: Guard) -> Iterator[B
     folder, name = posixpath.split(inner)
     temporary = posixpath.join(folder, _temporary_name(name))
     with guard():
+        if file_system.isdir(inner):  # a rename would move the file into it
+            raise IsADirectoryError("Is a directory")
         file_system.makedirs(folder, exist_ok=True)
         raw = file_system.open(temporary, "wb")
     try:

@@ -94,7 +94,7 @@ def base_name(path: str) -> str:
 
 def relative_to(path: str, base: str) -> str:
     """`path` without the folder `base` in front; `path` itself when it does not lie below `base`."""
-    prefix = base.rstrip("/") + "/"
+    prefix = base if base.endswith("://") else base.rstrip("/") + "/"
     return path[len(prefix) :] if path.startswith(prefix) else path
 
 
@@ -284,9 +284,9 @@ class Publication:
         self._digest = hashlib.sha256() if hashed else None
 
     def write(self, data: bytes | bytearray | memoryview | np.ndarray) -> None:
-        """Appends bytes, or the raw bytes of a C-contiguous array in its own byte order."""
+        """Appends bytes, or the raw bytes of an array in C order and its own byte order."""
         if isinstance(data, np.ndarray):
-            data = data.reshape(-1).view(np.uint8).data
+            data = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
         view = memoryview(data)
         with _named(self.path, "be written"):
             self._raw.write(view)
