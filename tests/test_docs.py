@@ -1,8 +1,9 @@
 """What the pages say about recipes, commands and code, compared with the code."""
 
-import argparse
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import pytest
 
 from gristmill.formats.errors import RecipeError
 from gristmill.formats.recipe import parse_recipe
-from gristmill.pipelines import command
 from gristmill.pipelines.job import STAGES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,12 +78,18 @@ def test_the_recipe_page_lists_every_key_and_no_other() -> None:
     assert known["index.valid"] == known["index.test"] == {"samples", "tokens", "epochs"}
 
 
-def test_the_command_line_page_lists_every_option_of_prepare_and_no_other() -> None:
+def help_of(*words: str) -> str:
+    command = [sys.executable, "-m", "gristmill", *words, "--help"]
+    return subprocess.run(command, cwd=ROOT.parent, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_command_line_page_lists_every_command_and_option_and_no_other() -> None:
     page = (ROOT / "docs" / "guide" / "command-line.md").read_text("utf-8")
-    parser = argparse.ArgumentParser(add_help=False)
-    command.add_arguments(parser)
-    known = {option for action in parser._actions for option in action.option_strings}
-    assert set(re.findall(r"^\| `(--[a-z]+)", page, re.MULTILINE)) == known
-    usage = page.split("```")[1].split("gristmill verify")[0]
-    assert {option.rstrip("]") for option in re.findall(r"--[a-z]+", usage)} == known
+    sections = {part.splitlines()[0]: part for part in page.split("\n## ")[1:]}
+    commands = re.findall(r"^  ([a-z]+) ", help_of().split("commands:")[1], re.MULTILINE)
+    assert list(sections) == commands
+    assert re.findall(r"^gristmill ([a-z]+) ", page, re.MULTILINE) == commands
+    for name in commands:
+        known = set(re.findall(r"--[a-z-]+", help_of(name))) - {"--help"}
+        assert set(re.findall(r"^\| `(--[a-z-]+)", sections[name], re.MULTILINE)) == known, name
     assert ", ".join(f"`{stage}`" for stage in STAGES) in page
