@@ -21,8 +21,8 @@ __all__ = [
     "check_weights",
     "draw",
     "draw_compiled",
-    "draw_counts",
     "draw_numpy",
+    "empty_blend",
     "exhaustive_blend",
     "greedy_blend",
     "MEMBER_LIMIT",
@@ -30,6 +30,7 @@ __all__ = [
     "normalise",
     "SURPLUS",
     "target_samples",
+    "unlimited",
     "unrequested_size",
 ]
 
@@ -39,9 +40,7 @@ MEMBER_LIMIT = 32_767
 SURPLUS = 0.005
 """Share of samples that a weighted member is built for beyond its target (Megatron's mid_level_dataset_surplus)."""
 
-_CHUNK_SAMPLES = 1 << 20
 _SMALL = 20_000  # samples: NumPy draws them before Numba is loaded
-_UNLIMITED = np.int64(2**53)  # samples: counts are exact as float64 below
 
 Blend = tuple[NDArray[np.int16], NDArray[np.int64]]
 """dataset_index [samples] int16 and dataset_sample_index [samples] int64: a sample's member, and its number there."""
@@ -128,22 +127,6 @@ def unrequested_size(lengths: Sequence[int], weights: Sequence[float] | NDArray[
     return math.floor(min(length / float(weight) for length, weight in zip(lengths, weights, strict=True)))
 
 
-def draw_counts(dataset_index: NDArray[np.int16], members: int) -> NDArray[np.int64]:
-    """How often each member is drawn.
-
-    Args:
-        dataset_index: [size] int16.
-        members: number of members.
-
-    Returns:
-        [members] int64. Counted in pieces, so that no wider copy of the index is made.
-    """
-    counts = np.zeros(members, dtype=np.int64)
-    for start in range(0, len(dataset_index), _CHUNK_SAMPLES):
-        counts += np.bincount(dataset_index[start : start + _CHUNK_SAMPLES], minlength=members)
-    return counts
-
-
 def _positive(weights: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
     values = np.ascontiguousarray(weights, dtype=np.float64)
     check_weights(values.tolist(), len(values))
@@ -168,7 +151,9 @@ def greedy_blend(weights: NDArray[np.float64], size: int) -> Blend:
         SettingsError: a weight is not above 0, or there are too many members.
     """
     values = _positive(weights)
-    return draw(values, np.full(len(values), _UNLIMITED), np.zeros(len(values), dtype=np.int64), size)
+    blend = empty_blend(size)
+    draw(values, unlimited(len(values)), np.zeros(len(values), dtype=np.int64), 0, *blend)
+    return blend
 
 
 def exhaustive_blend(sizes: Sequence[int]) -> Blend:
@@ -190,56 +175,70 @@ def exhaustive_blend(sizes: Sequence[int]) -> Blend:
     if int(limits.min()) < 1:
         place = int(np.argmin(limits))
         raise SettingsError(f"member {place} has {limits[place]} samples: leave it out of the blend")
-    size = int(limits.sum())
-    return draw(limits / np.float64(size), limits, np.zeros(len(limits), dtype=np.int64), size)
+    blend = empty_blend(int(limits.sum()))
+    draw(limits / np.float64(limits.sum()), limits, np.zeros(len(limits), dtype=np.int64), 0, *blend)
+    return blend
+
+
+def empty_blend(size: int) -> Blend:
+    """Room for the two indices of `size` samples."""
+    return np.empty(size, dtype=np.int16), np.empty(size, dtype=np.int64)
+
+
+def unlimited(members: int) -> NDArray[np.int64]:
+    """Limits for `draw` that no member reaches."""
+    return np.full(members, 2**53)  # counts are exact as float64 below
 
 
 def draw(
-    weights: NDArray[np.float64], limits: NDArray[np.int64], counts: NDArray[np.int64], size: int, first: int = 0
-) -> Blend:
+    weights: NDArray[np.float64],
+    limits: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    first: int,
+    dataset_index: NDArray[np.int16],
+    dataset_sample_index: NDArray[np.int64],
+) -> None:
     """The rule itself, from any point on: `draw_compiled`, or `draw_numpy` where that is done before Numba is loaded.
 
     Args:
         weights: [members] float64 shares, all above 0.
         limits: [members] int64 samples that each member has; together at least as many as are drawn.
         counts: [members] int64 samples drawn from each member before `first`; updated.
-        size: number of samples to draw.
         first: number of samples drawn before.
+        dataset_index: [size] int16, filled with the member of each sample.
+        dataset_sample_index: [size] int64, filled with the sample's number inside its member.
     """
-    return (draw_numpy if size <= _SMALL else draw_compiled)(weights, limits, counts, size, first)
+    rule = draw_numpy if len(dataset_index) <= _SMALL else draw_compiled
+    rule(weights, limits, counts, first, dataset_index, dataset_sample_index)
 
 
 def draw_numpy(
-    weights: NDArray[np.float64], limits: NDArray[np.int64], counts: NDArray[np.int64], size: int, first: int = 0
-) -> Blend:
+    weights: NDArray[np.float64],
+    limits: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    first: int,
+    dataset_index: NDArray[np.int16],
+    dataset_sample_index: NDArray[np.int64],
+) -> None:
     """`draw` as its definition in NumPy: a few vector operations per sample."""
-    dataset_index, dataset_sample_index = np.empty(size, dtype=np.int16), np.empty(size, dtype=np.int64)
-    for row in range(size):
+    for row in range(len(dataset_index)):
         lags = weights * np.float64(max(first + row, 1)) - counts
         lags[counts >= limits] = -np.inf
         best = int(np.argmax(lags))
         dataset_index[row] = best
         dataset_sample_index[row] = counts[best]
         counts[best] += 1
-    return dataset_index, dataset_sample_index
 
 
 def draw_compiled(
-    weights: NDArray[np.float64], limits: NDArray[np.int64], counts: NDArray[np.int64], size: int, first: int = 0
-) -> Blend:
+    weights: NDArray[np.float64],
+    limits: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    first: int,
+    dataset_index: NDArray[np.int16],
+    dataset_sample_index: NDArray[np.int64],
+) -> None:
     """`draw` in compiled code, for any size."""
     from gristmill.formats import kernels
 
-    member = np.flatnonzero(counts < limits)
-    left = len(member)
-    room = -(-left // 8) * 8
-    share, drawn, bounds = np.zeros(room), np.ones(room), np.zeros(room)
-    share[:left], drawn[:left], bounds[:left] = weights[member], counts[member], limits[member]
-    member = np.concatenate([member, np.zeros(room - left, dtype=np.int64)])
-    lags = np.empty(room)
-    dataset_index, dataset_sample_index = np.empty(size, dtype=np.int16), np.empty(size, dtype=np.int64)
-    kernels.blend_rows(
-        share, drawn, bounds, member, left, first, lags, lags.view(np.int64), dataset_index, dataset_sample_index
-    )
-    counts += draw_counts(dataset_index, len(counts))
-    return dataset_index, dataset_sample_index
+    kernels.blend_rows(weights, limits, counts, first, dataset_index, dataset_sample_index)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gristmill.formats.blend import blend_size, draw_counts, exhaustive_blend, greedy_blend, normalise
+from gristmill.formats.blend import blend_size, draw, empty_blend, normalise, unlimited
 from gristmill.formats.errors import DataError, FormatError, SettingsError
 from gristmill.formats.index_member import MemberReport
 from gristmill.formats.index_plan import IndexSettings
@@ -110,8 +110,8 @@ def blend_rule(settings: IndexSettings, split: str, members: Sequence[MemberRepo
         exhaustive = np.array(rows, dtype=np.int64) / np.float64(sum(rows))
         return BlendRule(kind="exhaustive", weights=tuple(exhaustive.tolist()), samples=sum(rows), size=sum(rows))
     if len(shares) == len(members):
-        weights = tuple(normalise(shares).tolist())
-        return BlendRule(kind="weighted", weights=weights, samples=samples, size=blend_size(samples, shares))
+        weights, size = tuple(normalise(shares).tolist()), blend_size(samples, shares)
+        return BlendRule(kind="weighted", weights=weights, samples=min(samples, size), size=size)
     size = min(samples, sum(rows))
     return BlendRule(kind="proportional", weights=tuple(normalise(rows).tolist()), samples=size, size=size)
 
@@ -135,13 +135,17 @@ def build_blend(settings: IndexSettings, split: str, reports: Iterable[MemberRep
     if len(members) < 2:
         return None
     rule = blend_rule(settings, split, members)
+    limits = unlimited(len(members))
     if rule.kind == "exhaustive":
-        dataset_index, dataset_sample_index = exhaustive_blend([member.rows for member in members])
-    else:
-        dataset_index, dataset_sample_index = greedy_blend(np.array(rule.weights), rule.size)
+        limits = np.array([member.rows for member in members], dtype=np.int64)
+    counts = np.zeros(len(members), dtype=np.int64)
+    weights = np.array(rule.weights, dtype=np.float64)
+    dataset_index, dataset_sample_index = empty_blend(rule.size)
+    draw(weights, limits, counts, 0, dataset_index[: rule.samples], dataset_sample_index[: rule.samples])
     if rule.kind == "weighted":
-        _check_each_is_drawn(split, members, rule, draw_counts(dataset_index[: rule.samples], len(members)))
-    _check_enough(split, members, draw_counts(dataset_index, len(members)))
+        _check_each_is_drawn(split, members, rule, counts)
+    draw(weights, limits, counts, rule.samples, dataset_index[rule.samples :], dataset_sample_index[rule.samples :])
+    _check_enough(split, members, counts)
     return BlendIndices(
         kind=rule.kind,
         weights=rule.weights,

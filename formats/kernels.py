@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 __all__ = ["blend_rows", "sample_rows"]
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
-_FEW = 32  # members: measured, a blend of more is faster when one count alone is written
+# Members of a blend. Measured: up to the first, a search of the largest lag is guessed right; up to the second, rounds
+# without guesses are faster, and so is writing all counts instead of one.
+_VERY_FEW = 5
+_FEW = 32
 
 
 def _compiled(function: _Function) -> _Function:
@@ -81,15 +84,36 @@ def sample_rows(
 
 
 @_compiled
+def _larger(value: np.int64, place: int, other: np.int64, other_place: int) -> tuple[np.int64, int]:
+    """The larger of two values with its place; the first of equal ones."""
+    return (other, other_place) if other > value else (value, place)
+
+
+@_compiled
+def _first_largest(bits: NDArray[np.int64], width: int) -> int:
+    """Place of the first largest of `width` integers, a multiple of 8, or -1 when all are negative.
+
+    Found in rounds, eight by eight, without a branch that could be guessed wrong.
+    """
+    best, top = -1, np.int64(-1)
+    for start in range(0, width, 8):
+        a, a_place = _larger(bits[start], 0, bits[start + 1], 1)
+        b, b_place = _larger(bits[start + 2], 2, bits[start + 3], 3)
+        c, c_place = _larger(bits[start + 4], 4, bits[start + 5], 5)
+        d, d_place = _larger(bits[start + 6], 6, bits[start + 7], 7)
+        a, a_place = _larger(a, a_place, b, b_place)
+        c, c_place = _larger(c, c_place, d, d_place)
+        a, a_place = _larger(a, a_place, c, c_place)
+        top, best = _larger(top, best, a, start + a_place)
+    return best
+
+
+@_compiled
 def blend_rows(
-    share: NDArray[np.float64],
-    drawn: NDArray[np.float64],
-    limits: NDArray[np.float64],
-    member: NDArray[np.int64],
-    left: int,
+    weights: NDArray[np.float64],
+    limits: NDArray[np.int64],
+    counts: NDArray[np.int64],
     first: int,
-    lags: NDArray[np.float64],
-    bits: NDArray[np.int64],
     dataset_index: NDArray[np.int16],
     dataset_sample_index: NDArray[np.int64],
 ) -> None:
@@ -97,54 +121,74 @@ def blend_rows(
 
     The largest lag is found among the bit patterns: those of non-negative floats are ordered like the floats, and
     integers are compared several at a time. A lag is never a negative zero, because a difference of equal numbers is a
-    positive one. Only when every lag is negative (by rounding) are the floats themselves compared. The first four
-    arrays have one place per member that has samples left, in order, and are padded to a multiple of 8 with places that
-    are never drawn (share 0, drawn 1), so that the compiler's vector loops have no rest; where they are few, all counts
-    are rewritten, because a wide read soon after a narrow write waits for it.
+    positive one. Only when every lag is negative (by rounding) are the floats themselves compared. The members' numbers
+    lie in arrays made here, which the compiler knows not to overlap, padded to a multiple of 8 with places that are
+    never drawn, so that its vector loops have no rest. Where they are few, all counts are rewritten, because a wide
+    read soon after a narrow write waits for it.
 
     Args:
-        share: [room] weights, above 0; moved up when a member is used up.
-        drawn: [room] samples drawn from each member before `first`; updated and moved up.
-        limits: [room] samples that each member has; moved up.
-        member: [room] numbers of the members; moved up.
-        left: members that have samples left.
+        weights: [members] shares, all above 0.
+        limits: [members] samples that each member has; together at least as many as are drawn.
+        counts: [members] samples drawn from each member before `first`; updated.
         first: number of samples drawn before.
-        lags: [room] scratch.
-        bits: [room] the memory of `lags` as integers.
         dataset_index: [size] filled with the member of each sample.
         dataset_sample_index: [size] filled with the sample's number inside its member.
     """
+    room = (weights.shape[0] + 7) // 8 * 8
+    share = np.empty(room, np.float64)  # of the members that have samples left, in order; then padding
+    drawn = np.empty(room, np.float64)
+    member = np.empty(room, np.int64)
+    lags = np.empty(room, np.float64)
+    bits = lags.view(np.int64)
+    left = 0
+    for place in range(weights.shape[0]):
+        if counts[place] < limits[place]:
+            share[left] = weights[place]
+            drawn[left] = np.float64(counts[place])
+            member[left] = place
+            left += 1
+    for place in range(left, room):
+        share[place] = 0.0
+        drawn[place] = 1.0
     width = (left + 7) // 8 * 8
     for row in range(dataset_index.shape[0]):
         scale = np.float64(max(first + row, 1))
         for place in range(width):
             lags[place] = share[place] * scale - drawn[place]
-        top = bits[0]
-        for place in range(width):
-            top = max(top, bits[place])
-        best = 0
-        if top >= 0:
-            while bits[best] != top:
-                best += 1
+        best = -1
+        if _VERY_FEW < left <= _FEW:
+            best = _first_largest(bits, width)
         else:
+            top = bits[0]
+            for place in range(width):
+                top = max(top, bits[place])
+            if top >= 0:
+                best = 0
+                while bits[best] != top:
+                    best += 1
+        if best < 0:
+            best = 0
             for place in range(1, left):
                 if lags[place] > lags[best]:
                     best = place
-        count = drawn[best]
-        dataset_index[row] = member[best]
-        dataset_sample_index[row] = np.int64(count)
-        if width <= _FEW:
+        chosen = member[best]
+        count = np.int64(drawn[best])
+        dataset_index[row] = chosen
+        dataset_sample_index[row] = count
+        if left <= _FEW:
             for place in range(width):
                 drawn[place] += 1.0 if place == best else 0.0
         else:
             drawn[best] += 1.0
-        if count + 1.0 == limits[best]:
+        if count + 1 == limits[chosen]:
+            counts[chosen] = count + 1
             left -= 1
             for place in range(best, left):
                 share[place] = share[place + 1]
                 drawn[place] = drawn[place + 1]
-                limits[place] = limits[place + 1]
                 member[place] = member[place + 1]
             share[left] = 0.0
             drawn[left] = 1.0
             width = (left + 7) // 8 * 8
+    for place in range(left):
+        counts[member[place]] = np.int64(drawn[place])

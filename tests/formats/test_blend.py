@@ -17,13 +17,14 @@ from gristmill.formats.blend import (
     blend_size,
     check_weights,
     draw_compiled,
-    draw_counts,
     draw_numpy,
+    empty_blend,
     exhaustive_blend,
     greedy_blend,
     member_samples,
     normalise,
     target_samples,
+    unlimited,
     unrequested_size,
 )
 from gristmill.formats.errors import SettingsError
@@ -84,23 +85,25 @@ def test_the_compiled_rule_equals_its_definition(weights: list[float], size: int
     limits = np.array([data.draw(st.sampled_from([1, 5, 50, 10**9])) for _ in weights])
     size = min(size, int(limits.sum()))
     begun = data.draw(st.integers(0, size))
-    shares, counts = twice(weights), np.zeros(len(weights), np.int64)
-    whole, drawn = draw_numpy(shares, limits, counts.copy(), size), np.zeros(len(weights), np.int64)
-    head = draw_compiled(shares, limits, drawn, begun)
-    assert drawn.tolist() == draw_counts(whole[0][:begun], len(weights)).tolist()
-    tail = draw_compiled(shares, limits, drawn, size - begun, begun)
-    assert_same((np.concatenate([head[0], tail[0]]), np.concatenate([head[1], tail[1]])), whole)
-    assert drawn.tolist() == draw_counts(whole[0], len(weights)).tolist()
+    shares = twice(weights)
+    expected, found = empty_blend(size), empty_blend(size)
+    draw_numpy(shares, limits, np.zeros(len(weights), np.int64), 0, *expected)
+    counts = np.zeros(len(weights), np.int64)
+    for start, end in ((0, begun), (begun, size)):
+        draw_compiled(shares, limits, counts, start, found[0][start:end], found[1][start:end])
+        assert counts.tolist() == np.bincount(expected[0][:end], minlength=len(weights)).tolist()
+    assert_same(found, expected)
 
 
 @pytest.mark.parametrize("members", [2, 7, 8, 9, 33, 200])
 def test_large_blends_are_compiled_and_equal_their_definition(members: int) -> None:
-    shares, size = twice([1.0 / (member + 1) for member in range(members)]), 25_000
-    limits, counts = np.full(members, 2**53), np.zeros(members, np.int64)
-    assert_same(greedy_blend(shares, size), draw_numpy(shares, limits, counts, size))
-    sizes = [size // members] * members
-    shares, counts = np.array(sizes) / np.float64(sum(sizes)), np.zeros(members, np.int64)
-    assert_same(exhaustive_blend(sizes), draw_numpy(shares, np.array(sizes), counts, sum(sizes)))
+    shares, expected = twice([1.0 / (member + 1) for member in range(members)]), empty_blend(25_000)
+    draw_numpy(shares, unlimited(members), np.zeros(members, np.int64), 0, *expected)
+    assert_same(greedy_blend(shares, 25_000), expected)
+    sizes = np.full(members, 25_000 // members)
+    expected = empty_blend(int(sizes.sum()))
+    draw_numpy(sizes / np.float64(sizes.sum()), sizes, np.zeros(members, np.int64), 0, *expected)
+    assert_same(exhaustive_blend(sizes.tolist()), expected)
 
 
 @settings(deadline=None)
@@ -124,8 +127,7 @@ def test_a_longer_blend_begins_with_the_shorter(weights: list[float], size: int)
 def test_counts_stay_less_than_one_above_the_share_and_run_without_gaps(weights: list[float], size: int) -> None:
     shares = twice(weights)
     dataset_index, dataset_sample_index = greedy_blend(shares, size)
-    counts = draw_counts(dataset_index, len(weights))
-    assert counts.tolist() == np.bincount(dataset_index, minlength=len(weights)).tolist()
+    counts = np.bincount(dataset_index, minlength=len(weights))
     assert bool(np.all(counts <= np.ceil(shares * size + 1e-9)))
     for member in range(len(weights)):
         assert dataset_sample_index[dataset_index == member].tolist() == list(range(int(counts[member])))
@@ -178,16 +180,15 @@ def test_an_unsized_blend_repeats_no_member() -> None:
     weights = twice([0.9, 0.1])
     size = unrequested_size([100, 100], weights)
     assert size == 111
-    assert bool(np.all(draw_counts(greedy_blend(weights, size)[0], 2) <= 100))
+    assert bool(np.all(np.bincount(greedy_blend(weights, size)[0]) <= 100))
 
 
 def test_lags_that_are_all_negative_are_compared_as_numbers() -> None:
     """Weights that sum to less than one: rounding does this for real weights, by a last digit."""
-    weights, limits = np.array([0.3, 0.2, 0.1]), np.full(3, 10**6)
-    counts, compiled_counts = np.zeros(3, np.int64), np.zeros(3, np.int64)
-    expected = draw_numpy(weights, limits, counts, 500)
-    assert_same(draw_compiled(weights, limits, compiled_counts, 500), expected)
-    assert counts.tolist() == compiled_counts.tolist()
+    weights, expected, found = np.array([0.3, 0.2, 0.1]), empty_blend(500), empty_blend(500)
+    draw_numpy(weights, unlimited(3), np.zeros(3, np.int64), 0, *expected)
+    draw_compiled(weights, unlimited(3), np.zeros(3, np.int64), 0, *found)
+    assert_same(found, expected)
 
 
 def test_products_and_differences_are_rounded_one_by_one() -> None:
@@ -195,11 +196,9 @@ def test_products_and_differences_are_rounded_one_by_one() -> None:
     dispatcher: Any = kernels.blend_rows
     assert not dispatcher.targetoptions.get("fastmath")
     compiled = numba.njit(dispatcher.py_func, nogil=True)
-    ones, lags = np.ones(8), np.empty(8)
-    numbers = np.arange(8)
-    members, samples = np.empty(4, np.int16), np.empty(4, np.int64)
-    compiled(ones / 8, 0 * ones, 9 * ones, numbers, 8, 0, lags, lags.view(np.int64), members, samples)
-    assert members.tolist() == [0, 1, 2, 3]
+    blend = empty_blend(4)
+    compiled(np.ones(8) / 8, unlimited(8), np.zeros(8, np.int64), 0, *blend)
+    assert blend[0].tolist() == [0, 1, 2, 3]
     code = "".join(compiled.inspect_asm().values())
     fused = {"x86_64": "vfmadd", "aarch64": "fmadd"}.get(platform.machine(), "fmadd")
     assert "mul" in code
