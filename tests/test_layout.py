@@ -195,14 +195,27 @@ def test_no_file_names_a_path_of_one_machine() -> None:
     assert not found
 
 
-def links_of_page(text: str) -> list[str]:
-    """The relative targets of a Markdown page's links, without their anchors."""
+def links_of_page(text: str) -> list[tuple[str, str]]:
+    """Path and anchor of each relative link of a Markdown page; either may be empty."""
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose)
-    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+    targets = re.findall(r"\]\(([^)\s]+)[^)]*\)", prose)
+    parts = [target.partition("#") for target in targets if not re.match(r"[a-z]+:", target)]
+    return [(path, anchor) for path, _, anchor in parts]
+
+
+def anchors_of_page(text: str) -> set[str]:
+    """What its headings are called in links: lower case, without punctuation, dashes for spaces."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    pages = {name: text for name, text in tracked_texts() if name.endswith(".md")}
-    links = [(name, target) for name, text in pages.items() for target in links_of_page(text)]
-    assert not [f"{name}: {target}" for name, target in links if not (ROOT / name).parent.joinpath(target).exists()]
+    pages = {(ROOT / name).resolve(): text for name, text in tracked_texts() if name.endswith(".md")}
+    lost = []
+    for page, text in pages.items():
+        for path, anchor in links_of_page(text):
+            target = (page.parent / path).resolve() if path else page
+            if not target.exists() or (anchor and anchor not in anchors_of_page(pages[target])):
+                lost.append(f"{named(page)}: {path}#{anchor}")
+    assert not lost
