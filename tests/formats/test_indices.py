@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -321,6 +322,7 @@ def test_lengths_may_be_mapped_read_only_and_unaligned() -> None:
 def test_numba_is_loaded_only_when_something_large_is_built() -> None:
     code = """
 import sys
+from pathlib import Path
 import gristmill.formats.index_set
 from gristmill.formats import blend, indices
 plan = indices.plan_epochs(tokens=10_000, sequence_length=4)
@@ -329,3 +331,12 @@ blend.exhaustive_blend([100, 200])
 sys.exit("numba" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_real_corpus_gives_its_known_number_of_samples(shared_data: Path) -> None:
+    """The lengths lie after a header of 34 bytes: unaligned int32, as many as the u64 at byte 18 says."""
+    raw = (shared_data / "openwebtext_text_document.idx").read_bytes()
+    lengths = np.frombuffer(raw, dtype=np.int32, offset=34, count=int.from_bytes(raw[18:26], "little"))
+    plan = plan_epochs(tokens=int(lengths.sum()), sequence_length=1024)
+    assert plan.samples == 1329
+    assert build_indices(lengths, 0, len(lengths), plan, seed=1234).sample_index.shape == (1330, 2)
