@@ -2,7 +2,8 @@
 
 import importlib.util
 import json
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,31 @@ def small_corpus(small_recipe: Recipe) -> Path:
 
     prepare(small_recipe, PrepareOptions(runner="loop", quiet=True))
     return Path(small_recipe.output)
+
+
+Pair = tuple[bytes, bytes]
+
+
+@pytest.fixture(scope="session")
+def by_hand() -> Callable[..., Pair]:
+    """Makes the bytes of an `.idx` and a `.bin` from the description of the format, without the code under test."""
+    return _by_hand
+
+
+def _by_hand(documents: list[list[list[int]]], code: int = 8) -> Pair:
+    """Bytes of a pair.
+
+    Args:
+        documents: each a list of sequences, each a list of tokens.
+        code: the dtype's.
+    """
+    letter = {1: "B", 2: "b", 3: "h", 4: "i", 5: "q", 6: "d", 7: "f", 8: "H"}[code]
+    sequences = [sequence for document in documents for sequence in document]
+    lengths = [len(sequence) for sequence in sequences]
+    starts = [sum(lengths[:place]) * struct.calcsize(letter) for place in range(len(lengths))]
+    bounds = [sum(map(len, documents[:place])) for place in range(len(documents) + 1)]
+    idx = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(lengths), len(bounds))
+    idx += struct.pack(f"<{len(lengths)}i", *lengths) + struct.pack(f"<{len(starts)}q", *starts)
+    idx += struct.pack(f"<{len(bounds)}q", *bounds)
+    tokens = [token for sequence in sequences for token in sequence]
+    return idx, struct.pack(f"<{len(tokens)}{letter}", *tokens)
