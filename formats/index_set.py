@@ -13,6 +13,7 @@ then for each member `build_member` and `write_member`, for each split `build_bl
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gristmill.formats.errors import CorpusError, DataError, FormatError, SettingsError
@@ -97,6 +98,10 @@ SET_NAME = "set.json"
 
 _FORMAT = "gristmill-index-set"
 _VERSION = 1
+
+
+class _OtherVersionError(FormatError):
+    """A record that another version of this software wrote: whole, but not for this one."""
 
 
 def commit_set(
@@ -280,9 +285,13 @@ def read_set(set_folder: str) -> IndexSet:
 
 
 def _parse(folder: str, path: str, value: Mapping[str, Any]) -> IndexSet:
-    for name, expected in (("format", _FORMAT), ("version", _VERSION), ("order_version", ORDER_VERSION)):
+    if value["format"] != _FORMAT:
+        raise FormatError(
+            f"{path}: format {value['format']!r}; an index set's record says {_FORMAT!r}; build the indices again"
+        )
+    for name, expected in (("version", _VERSION), ("order_version", ORDER_VERSION)):
         if value[name] != expected:
-            raise FormatError(
+            raise _OtherVersionError(
                 f"{path}: {name} {value[name]!r}; this software reads {expected!r}; build the indices again"
             )
     stored = value["settings"]
@@ -317,11 +326,18 @@ def _parse(folder: str, path: str, value: Mapping[str, Any]) -> IndexSet:
 
 
 def find_sets(corpus_folder: str) -> list[IndexSet]:
-    """The finished index sets of a corpus, by folder name; unfinished folders are passed over.
+    """The finished index sets of a corpus, by folder name.
+
+    Unfinished folders and sets of another version of the rules are passed over.
 
     Raises:
         FormatError: a `set.json` is damaged.
     """
     indices = join(corpus_folder, INDICES_FOLDER)
-    folders = [join(indices, name) for name in list_folders(indices)]
-    return [read_set(folder) for folder in folders if exists(join(folder, SET_NAME))]
+    found: list[IndexSet] = []
+    for name in list_folders(indices):
+        folder = join(indices, name)
+        if exists(join(folder, SET_NAME)):
+            with suppress(_OtherVersionError):
+                found.append(read_set(folder))
+    return found

@@ -733,9 +733,10 @@ def edit(finished: IndexSet, change: Any) -> None:
     ("change", "message"),
     [
         (lambda value: value.pop("members"), "KeyError: 'members'"),
-        (lambda value: value.update(format="other"), "format 'other'; this software reads 'gristmill-index-set'"),
-        (lambda value: value.update(version=2), "version 2; this software reads 1"),
-        (lambda value: value.update(order_version=99), "order_version 99; this software reads"),
+        (
+            lambda value: value.update(format="other"),
+            "format 'other'; an index set's record says 'gristmill-index-set'",
+        ),
         (lambda value: value.update(key="0" * 64), "the key 000000000000 is not that of the settings and sources"),
         (lambda value: value["settings"].update(seed=5), "the key [0-9a-f]{12} is not that"),
         (lambda value: value["sources"][0].update(weight=-1), "weight -1 must be a finite number"),
@@ -757,6 +758,14 @@ def test_a_damaged_record_is_never_accepted(change: Any, message: str, finished:
         read_set(finished.folder)
     with pytest.raises(FormatError, match="build the indices again"):
         find_sets(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["version", "order_version"])
+def test_a_set_of_another_version_is_passed_over_unless_named(name: str, finished: IndexSet, tmp_path: Path) -> None:
+    edit(finished, lambda value: value.update({name: 99}))
+    with pytest.raises(FormatError, match=rf"set\.json: {name} 99; this software reads \d+; build the indices again"):
+        read_set(finished.folder)
+    assert find_sets(str(tmp_path)) == []
 
 
 def test_a_record_cut_short_is_never_accepted(finished: IndexSet) -> None:
