@@ -7,7 +7,7 @@ code points, the unit a user sees.
 from collections.abc import Callable
 
 from gristmill.formats.recipe import CleanSettings
-from gristmill.pipelines.records import Batch, RecordAccount
+from gristmill.pipelines.records import Batch, Place, RecordAccount
 
 __all__ = ["clean_batch"]
 
@@ -49,5 +49,5 @@ def clean_batch(batch: Batch, settings: CleanSettings, account: RecordAccount, r
     return Batch(texts, records)
 
 
-def _place(relative: str, record: int) -> Callable[[], str]:
-    return lambda: f"{relative}: record {record} of its split"
+def _place(relative: str, record: int) -> Callable[[], Place]:
+    return lambda: Place(relative, relative, f": record {record} of its split")

@@ -27,7 +27,9 @@ __all__ = [
 BLOCK_BYTES = 1 << 20
 """How much of a file is read at once."""
 
-_UTF8_MARK = b"\xef\xbb\xbf"
+UTF8_MARK = b"\xef\xbb\xbf"
+"""The byte-order mark of UTF-8."""
+
 _OTHER_MARKS = {
     b"\xff\xfe\x00\x00": "UTF-32",
     b"\x00\x00\xfe\xff": "UTF-32",
@@ -72,18 +74,21 @@ def open_bytes(raw: BinaryIO, extent: Extent) -> _Readable:
     return DecompressedStream(raw, extent.compression, extent.path) if extent.compression else raw
 
 
+def foreign_mark(data: bytes) -> str | None:
+    """The other encoding whose byte-order mark data start with: "UTF-16", "UTF-32" or None."""
+    return next((name for mark, name in _OTHER_MARKS.items() if data.startswith(mark)), None)
+
+
 def strip_mark(data: bytes, path: str) -> bytes:
     """Removes a UTF-8 byte-order mark from the first bytes of a file.
 
     Raises:
         InputError: the mark is of another encoding.
     """
-    if data.startswith(_UTF8_MARK):
-        return data[len(_UTF8_MARK) :]
-    for mark, name in _OTHER_MARKS.items():
-        if data.startswith(mark):
-            raise InputError(f"{path}: is {name} text (it starts with that byte-order mark); convert it to UTF-8")
-    return data
+    name = foreign_mark(data)
+    if name is not None:
+        raise InputError(f"{path}: is {name} text (it starts with that byte-order mark); convert it to UTF-8")
+    return data.removeprefix(UTF8_MARK)
 
 
 def line_blocks(extent: Extent, hasher: Hasher, *, tolerate_damage: bool = False) -> Iterator[LineBlock]:

@@ -183,6 +183,8 @@ def _row_groups(number: int, file: InputFile) -> Iterator[tuple[int, Extent]]:
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{file.path}: cannot be read as Parquet: {error}; fetch it again or leave it out") from error
     sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
+    if not sizes:
+        yield 0, _extent(number, file, 0, 0, whole=True)
     start, size = 0, 0
     for group, group_bytes in enumerate(sizes):
         if size and size + group_bytes > SPLIT_BYTES:

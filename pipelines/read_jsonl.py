@@ -1,7 +1,9 @@
 """Reads JSON lines: one object per line, its text in a named field.
 
 A block of lines is parsed in one list comprehension as long as every line is good; a block with a bad line is gone
-through again line by line, so that each fault gets its own reason and line number. Good data never pay for that.
+through again line by line, so that each fault gets its own reason and line number. Good data never pay for that. A
+file (or the part of it that is a work item) in which no record at all has the field is refused whatever the policy:
+that is a wrong name and no bad record.
 """
 
 import json
@@ -11,10 +13,11 @@ from typing import Any
 import orjson
 import xxhash
 
+from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.pipelines.lines import LineBlock, line_blocks, line_number
 from gristmill.pipelines.plan import Extent
-from gristmill.pipelines.records import Batch, RecordAccount
+from gristmill.pipelines.records import Batch, Place, RecordAccount
 
 __all__ = ["read_jsonl"]
 
@@ -25,13 +28,17 @@ def read_jsonl(extent: Extent, source: SourceSettings, account: RecordAccount) -
     """The texts of a JSON lines extent; blank lines are no records.
 
     Raises:
-        InputError: a line is bad and the policy is "fail", or the file is damaged.
+        InputError: a line is bad and the policy is "fail", no line has the field, or the file is damaged.
     """
+    first, missing = account.records, account.dropped["missing_field"]
     hasher = xxhash.xxh3_128()
     for block in line_blocks(extent, hasher, tolerate_damage=extent.relative in source.expect_damaged):
         batch = _fast(block, source, account) or _slow(block, extent, source, account)
         if batch.texts:
             yield batch
+    records = account.records - first
+    if records and account.dropped["missing_field"] - missing == records:
+        raise InputError(f"{extent.path}: none of {records} records has the text: {account.last_bad}; set text_field")
     account.inputs.append((extent.file, hasher.hexdigest(), account.records))
 
 
@@ -69,11 +76,11 @@ def _slow(block: LineBlock, extent: Extent, source: SourceSettings, account: Rec
     return batch
 
 
-def _place(extent: Extent, offset: int) -> Callable[[], str]:
-    return lambda: f"{extent.relative}:{line_number(extent.path, extent, offset)}"
+def _place(extent: Extent, offset: int) -> Callable[[], Place]:
+    return lambda: Place(extent.path, extent.relative, f":{line_number(extent.path, extent, offset)}")
 
 
-def _text(line: bytes, source: SourceSettings, account: RecordAccount, where: Callable[[], str]) -> str | None:
+def _text(line: bytes, source: SourceSettings, account: RecordAccount, where: Callable[[], Place]) -> str | None:
     """The text of one line, or None after the account was told why there is none."""
     row = _parse(line, source, account, where)
     if row is None:
@@ -102,16 +109,17 @@ def _text(line: bytes, source: SourceSettings, account: RecordAccount, where: Ca
 
 
 def _parse(
-    line: bytes, source: SourceSettings, account: RecordAccount, where: Callable[[], str]
+    line: bytes, source: SourceSettings, account: RecordAccount, where: Callable[[], Place]
 ) -> dict[str, Any] | None:
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        row = _repair(line, source, account)
-        if row is None:
-            reason = "malformed_json" if _is_utf8(line) else "invalid_utf8"
-            account.reject(reason, where, f"{error} in {line[:80]!r}", "mend the line")
-            return None
+        row, fault = _look_again(line)
+        if fault is not None:
+            if row is None or source.invalid_text != "replace":
+                account.reject(fault, where, f"{error} in {line[:80]!r}", "mend the line")
+                return None
+            account.counted["repaired_text"] += 1
     if not isinstance(row, dict):
         kind = type(row).__name__
         account.reject("not_an_object", where, f"a {kind}, {line[:80]!r}", "write one JSON object per line")
@@ -119,24 +127,24 @@ def _parse(
     return row
 
 
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+def _look_again(line: bytes) -> tuple[Any, str | None]:
+    """What a line that orjson refuses holds all the same, and its fault.
 
-
-def _repair(line: bytes, source: SourceSettings, account: RecordAccount) -> Any:
-    """The row after invalid text was replaced, if that is the policy and all that is wrong; else None."""
-    if source.invalid_text != "replace":
-        return None
+    Returns:
+        The row, with U+FFFD in place of invalid text, and the name of the fault; None for the row where more than text
+        is wrong, None for the fault where nothing is, as orjson refuses some numbers and nestings that JSON allows.
+    """
+    text = line.decode("utf-8", "replace")
+    valid = text.encode("utf-8") == line
     try:
-        row = json.loads(line.decode("utf-8", "replace"), parse_constant=_no_constant)
-    except ValueError:
-        return None
-    account.counted["repaired_text"] += 1
-    return _without_surrogates(row)
+        row = json.loads(text, parse_constant=_no_constant)
+        mended = _without_surrogates(row)
+        surrogates = bool(mended != row)
+    except (ValueError, RecursionError):
+        return None, "malformed_json" if valid else "invalid_utf8"
+    if valid:
+        return mended, "lone_surrogate" if surrogates else None
+    return mended, "invalid_utf8"
 
 
 def _no_constant(name: str) -> Any:

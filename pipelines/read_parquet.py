@@ -15,7 +15,7 @@ from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import open_read
 from gristmill.pipelines.plan import Extent
-from gristmill.pipelines.records import Batch, RecordAccount
+from gristmill.pipelines.records import Batch, Place, RecordAccount
 
 __all__ = ["read_parquet"]
 
@@ -34,7 +34,7 @@ def read_parquet(extent: Extent, source: SourceSettings, account: RecordAccount)
     hasher = _ColumnHasher()
     with open_read(extent.path) as raw:
         try:
-            file = pq.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False)
+            file = pq.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
             _check_columns(file.schema_arrow, names, extent)
             row = sum(file.metadata.row_group(group).num_rows for group in range(extent.start))
             groups = list(range(extent.start, extent.end))
@@ -53,23 +53,33 @@ def read_parquet(extent: Extent, source: SourceSettings, account: RecordAccount)
 
 def _check_columns(schema: pa.Schema, names: list[str], extent: Extent) -> None:
     for name in names:
-        if name not in schema.names:
+        found = schema.names.count(name)
+        if not found:
             seen = ", ".join(schema.names[:_SHOWN_COLUMNS]) or "none"
-            raise InputError(
-                f"{extent.relative}: no column {name!r}; columns seen: {seen}; set text_field to one of them"
-            )
+            raise InputError(f"{extent.path}: no column {name!r}; columns seen: {seen}; set text_field to one of them")
+        if found > 1:
+            raise InputError(f"{extent.path}: {found} columns are called {name!r}; rename all but one")
         kind = schema.field(name).type
-        inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if not (
-            pa.types.is_string(inner)
-            or pa.types.is_large_string(inner)
-            or pa.types.is_binary(inner)
-            or pa.types.is_large_binary(inner)
-            or pa.types.is_null(inner)
-        ):
+        if not _holds_text(kind):
             raise InputError(
-                f"{extent.relative}: column {name!r} holds {kind}, not strings; set text_field to a text column"
+                f"{extent.path}: column {name!r} holds {kind}, not strings; set text_field to a text column"
             )
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return any(
+        is_kind(inner)
+        for is_kind in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_binary_view,
+            pa.types.is_null,
+        )
+    )
 
 
 def _as_binary(column: pa.Array) -> pa.Array:
@@ -129,12 +139,12 @@ def _batch(
     return batch
 
 
-def _place(extent: Extent, row: int) -> Callable[[], str]:
-    return lambda: f"{extent.relative}: row {row}"
+def _place(extent: Extent, row: int) -> Callable[[], Place]:
+    return lambda: Place(extent.path, extent.relative, f": row {row}, counted from 0")
 
 
 def _text(
-    values: tuple[bytes | None, ...], where: Callable[[], str], source: SourceSettings, account: RecordAccount
+    values: tuple[bytes | None, ...], where: Callable[[], Place], source: SourceSettings, account: RecordAccount
 ) -> str | None:
     parts = []
     for value in values:

@@ -4,6 +4,7 @@ Bytes become text as UTF-8; a Python source may name another encoding in its fir
 Line ends are kept as they are except that a document which is a line loses its own.
 """
 
+import codecs
 import io
 import tokenize  # noqa: TID251 - Python's own module, for the encoding a source declares
 from collections.abc import Iterator
@@ -13,11 +14,14 @@ import xxhash
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import open_read
 from gristmill.pipelines.decompress import DamagedError
-from gristmill.pipelines.lines import BLOCK_BYTES, line_blocks, line_number, open_bytes, strip_mark
+from gristmill.pipelines.lines import BLOCK_BYTES, UTF8_MARK, foreign_mark, line_blocks, line_number, open_bytes
 from gristmill.pipelines.plan import Extent
-from gristmill.pipelines.records import Batch, RecordAccount
+from gristmill.pipelines.records import Batch, Place, RecordAccount
 
 __all__ = ["read_text_files", "read_text_lines"]
+
+_NO_SOURCE_ENCODINGS = {"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7"}
+"""Codecs that Python calls text encodings and that no source file is written in."""
 
 
 def read_text_files(extents: list[Extent], source: SourceSettings, account: RecordAccount) -> Iterator[Batch]:
@@ -55,28 +59,54 @@ def _whole(extent: Extent, source: SourceSettings, account: RecordAccount) -> by
             if extent.relative not in source.expect_damaged:
                 raise
     account.inputs.append((extent.file, hasher.hexdigest(), account.records + 1))
-    return strip_mark(b"".join(blocks), extent.path)
+    return b"".join(blocks)
 
 
 def _decode_file(data: bytes, extent: Extent, source: SourceSettings, account: RecordAccount) -> str | None:
+    def where() -> Place:
+        return Place(extent.path, extent.relative)
+
+    foreign = foreign_mark(data)
+    if foreign is not None:
+        account.reject("invalid_utf8", where, f"{foreign} text, by its byte-order mark", "convert the file to UTF-8")
+        return None
     encoding = "utf-8"
-    if extent.format == "python":
+    if extent.format == "python" and not data.startswith(UTF8_MARK):
         try:
-            encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
-        except SyntaxError as error:
-            account.reject("unknown_encoding", lambda: extent.relative, str(error), "mend or leave out the file")
+            encoding = _source_encoding(data)
+        except LookupError as error:
+            account.reject("unknown_encoding", where, str(error), "mend or leave out the file")
             return None
+    data = data.removeprefix(UTF8_MARK)
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         if source.invalid_text != "replace":
-            account.reject("invalid_utf8", lambda: extent.relative, str(error), "convert the file to UTF-8")
+            account.reject("invalid_utf8", where, str(error), "convert the file to UTF-8")
             return None
         account.counted["repaired_text"] += 1
         text = data.decode(encoding, "replace")
     if not text:
-        account.drop("empty", lambda: extent.relative, "")
+        account.drop("empty", where, "")
     return text
+
+
+def _source_encoding(data: bytes) -> str:
+    """The encoding that a Python source declares in its first two lines, UTF-8 if none.
+
+    Raises:
+        LookupError: there is no such encoding, or none that can hold a source which says so in ASCII.
+    """
+    try:
+        declared = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
+    except SyntaxError as error:
+        if "unknown encoding" in str(error):
+            raise LookupError(str(error)) from error
+        return "utf-8"
+    name = codecs.lookup(declared).name
+    if name in _NO_SOURCE_ENCODINGS or b" # x".decode(name, "replace") != " # x":
+        raise LookupError(f"unknown encoding: {declared}")
+    return declared
 
 
 def read_text_lines(extent: Extent, source: SourceSettings, account: RecordAccount) -> Iterator[Batch]:
@@ -112,6 +142,6 @@ def _decode_line(
         if source.invalid_text == "replace":
             account.counted["repaired_text"] += 1
             return line.decode("utf-8", "replace")
-        where = f"{extent.relative}:{line_number(extent.path, extent, offset)}"
-        account.reject("invalid_utf8", lambda: where, str(error), "convert the file to UTF-8")
+        place = Place(extent.path, extent.relative, f":{line_number(extent.path, extent, offset)}")
+        account.reject("invalid_utf8", lambda: place, str(error), "convert the file to UTF-8")
         return None

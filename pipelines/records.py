@@ -13,7 +13,7 @@ from typing import Any
 
 from gristmill.formats.errors import InputError
 
-__all__ = ["Batch", "RecordAccount", "SAMPLES_PER_REASON"]
+__all__ = ["Batch", "Place", "RecordAccount", "SAMPLES_PER_REASON"]
 
 SAMPLES_PER_REASON = 20
 """Left-out records kept as a sample, per split and reason."""
@@ -34,6 +34,21 @@ class Batch:
     records: "list[int] | range"
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record lies.
+
+    Attributes:
+        path: path or URL of its file, for the user who must find it.
+        relative: the file's name within the source, for what is kept with the corpus.
+        detail: where in the file, for example ``:12``; empty for the whole file.
+    """
+
+    path: str
+    relative: str
+    detail: str = ""
+
+
 @dataclass(slots=True)
 class RecordAccount:
     """What happened to the records of one split.
@@ -46,6 +61,7 @@ class RecordAccount:
         counted: other counts by name.
         samples: sample of what was left out: reason, where, value.
         inputs: one entry per extent: number of the input file, digest of what was read, records met by its end.
+        last_bad: what was found in the last bad record.
     """
 
     policy: str
@@ -55,13 +71,14 @@ class RecordAccount:
     counted: Counter[str] = field(default_factory=Counter)
     samples: list[dict[str, Any]] = field(default_factory=list)
     inputs: list[tuple[int, str, int]] = field(default_factory=list)
+    last_bad: str = ""
 
-    def reject(self, reason: str, where: Callable[[], str], value: str, remedy: str) -> None:
+    def reject(self, reason: str, where: Callable[[], Place], value: str, remedy: str) -> None:
         """Leaves out a bad record.
 
         Args:
             reason: name of the kind of fault.
-            where: gives file and line or row; called only when it is needed.
+            where: gives the place; called only when it is needed.
             value: what was found.
             remedy: what the user can do.
 
@@ -69,18 +86,21 @@ class RecordAccount:
             InputError: the policy is "fail".
         """
         if self.policy == "fail":
+            place = where()
             raise InputError(
-                f'{where()}: {reason.replace("_", " ")}: {_shown(value)}; {remedy}, or set bad_records = "skip" to '
-                "count such records and go on"
+                f"{place.path}{place.detail}: {reason.replace('_', ' ')}: {_shown(value)}; {remedy}, or set "
+                'bad_records = "skip" to count such records and go on'
             )
         self.bad += 1
+        self.last_bad = _shown(value)
         self.drop(reason, where, value)
 
-    def drop(self, reason: str, where: Callable[[], str], value: str) -> None:
+    def drop(self, reason: str, where: Callable[[], Place], value: str) -> None:
         """Leaves out a record by a rule that is no fault."""
         self.dropped[reason] += 1
         if self.dropped[reason] <= SAMPLES_PER_REASON:
-            self.samples.append({"reason": reason, "where": where(), "value": _shown(value)})
+            place = where()
+            self.samples.append({"reason": reason, "where": place.relative + place.detail, "value": _shown(value)})
 
     def samples_jsonl(self) -> bytes:
         """The sample as JSON lines, by reason."""
