@@ -16,12 +16,14 @@ from gristmill.pipelines.plan import Extent
 
 __all__ = [
     "BLOCK_BYTES",
+    "foreign_mark",
     "Hasher",
     "line_blocks",
     "line_number",
     "LineBlock",
     "open_bytes",
     "strip_mark",
+    "UTF8_MARK",
 ]
 
 BLOCK_BYTES = 1 << 20
