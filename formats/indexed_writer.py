@@ -142,6 +142,7 @@ class IndexedWriter:
             bounds = np.cumsum(counts, dtype=np.int64) + position
             index.write(bounds.astype("<i8"))
             position = int(bounds[-1])
+        index.flush()
         self.facts = PairFacts(
             tokens=self.tokens,
             sequences=self.sequences,

@@ -294,6 +294,11 @@ class Publication:
             self._digest.update(view)
         self.size += view.nbytes
 
+    def flush(self) -> None:
+        """Hands what is buffered to the disk or store, so that a full disk is met here and not when the block ends."""
+        with _named(self.path, "be written"):
+            self._raw.flush()
+
     def facts(self) -> FileFacts:
         """Size and digest of the bytes written so far."""
         return FileFacts(self.size, "" if self._digest is None else self._digest.hexdigest())

@@ -41,7 +41,7 @@ def small() -> dict[str, Documents]:
 
 
 def large(sequences: int, dtype: str) -> tuple[Any, Any, Any]:
-    """Tokens, lengths and sequences per document of a large pair: all of them follow from the numbers of the entries."""
+    """Tokens, lengths and sequences per document of a large pair; all follow from the numbers of the entries."""
     lengths = (np.arange(sequences, dtype=np.int64) * 7919) % 13
     tokens = (np.arange(lengths.sum(), dtype=np.int64) * 2_654_435_761) % (np.iinfo(dtype).max + 1)
     ends = np.unique((np.arange(sequences, dtype=np.int64) * 5) // 3)
