@@ -16,13 +16,13 @@ import numpy as np
 from gristmill.formats.errors import CorpusError
 from gristmill.formats.fingerprint import digest, short
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
-from gristmill.formats.storage import publish, write_bytes
+from gristmill.formats.storage import publish
 from gristmill.pipelines.dedup import read_drops
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Split
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import Batch, RecordAccount
-from gristmill.pipelines.scan import read_keys, rejects_path, split_result
+from gristmill.pipelines.scan import read_keys, split_result, write_rejects
 from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import load_engine
 from gristmill.tokenize.resolved import load_resolved
@@ -142,9 +142,8 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
     result = split_result(split, account, kept=totals["documents"])
     if source.clean.enabled:
         result = {**result, "bad": 0, "dropped": {}, "counted": {}}
-    elif account.samples:
-        name = rejects_path(source.id, split.part)
-        files[name] = write_bytes(job.path(name), account.samples_jsonl())
+    else:
+        files |= write_rejects(job, split, account)
     if empty:
         result["dropped"] = {**result["dropped"], "no_tokens": empty}
     result |= totals

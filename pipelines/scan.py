@@ -12,7 +12,7 @@ import xxhash
 
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
-from gristmill.formats.storage import publish, read_bytes, write_bytes
+from gristmill.formats.storage import FileFacts, publish, read_bytes, remove, write_bytes
 from gristmill.pipelines.clean import clean_batch
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Split
@@ -28,6 +28,7 @@ __all__ = [
     "rejects_path",
     "scan_split",
     "split_result",
+    "write_rejects",
 ]
 
 KEY_DTYPE = np.dtype([("hash", "<u8", 2), ("record", "<u4")])
@@ -79,12 +80,19 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     with publish(job.path(keys_path(source.id, split.part))) as publication:
         publication.write(packed)
     files[keys_path(source.id, split.part)] = publication.facts()
-    if account.samples:
-        name = rejects_path(source.id, split.part)
-        files[name] = write_bytes(job.path(name), account.samples_jsonl())
+    files |= write_rejects(job, split, account)
     result = split_result(split, account, kept=len(packed))
     write_receipt(receipt_path, Receipt(digest=item_digest, files=files, result=result))
     return result
+
+
+def write_rejects(job: Job, split: Split, account: RecordAccount) -> dict[str, FileFacts]:
+    """Writes a split's sample of left-out records, or removes that of an earlier run where there is none now."""
+    name = rejects_path(job.source_of(split).id, split.part)
+    if account.samples:
+        return {name: write_bytes(job.path(name), account.samples_jsonl())}
+    remove(job.path(name))
+    return {}
 
 
 def split_result(split: Split, account: RecordAccount, *, kept: int) -> dict[str, Any]:

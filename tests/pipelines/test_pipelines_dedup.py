@@ -1,0 +1,184 @@
+"""Scanning and exact deduplication against a loop over a dictionary."""
+
+import dataclasses
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.formats.recipe import Recipe, parse_recipe
+from gristmill.pipelines import plan as plan_module
+from gristmill.pipelines.dedup import later_copies, read_drops, write_drops
+from gristmill.pipelines.job import Job, make_job
+from gristmill.pipelines.plan import plan_run, write_plan
+from gristmill.pipelines.scan import RANKED_DTYPE, partition_keys, read_keys, scan_split
+from gristmill.pipelines.stages import close_clean
+
+Texts = list[list[str]]
+
+
+def write(folder: Path, sources: Texts, **settings: Any) -> Recipe:
+    """A recipe over one JSON lines file per source; `clean<number>` in `settings` is the table of one source."""
+    listed = []
+    for number, texts in enumerate(sources):
+        path = folder / f"s{number}.jsonl"
+        path.write_bytes(b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts))
+        clean = settings.get(f"clean{number}")
+        listed.append({"id": f"s{number}", "files": [str(path)]} | ({} if clean is None else {"clean": clean}))
+    values = {"name": "test", "output": str(folder / "out"), "tokenizer": {"path": "t.json"}, "sources": listed}
+    return parse_recipe(values)
+
+
+def start(recipe: Recipe) -> Job:
+    plan = plan_run(recipe)
+    write_plan(recipe.output, plan)
+    return make_job(recipe, plan, tokenizer=None, engine=None)
+
+
+def survivors(job: Job, order: random.Random | None = None) -> dict[int, list[int]]:
+    """Records of each source that are left, counted over the source; work is done in the order of `order`."""
+    splits = [split for split in plan_module.read_plan(job.corpus).splits if job.scans(split)]
+    shuffled = list(splits)
+    if order is not None:
+        order.shuffle(shuffled)
+    scans = {split.number: scan_split(job, split) for split in shuffled}
+    dealt: dict[int, list[bytes]] = {}
+    for split in shuffled:
+        for group, keys in partition_keys(job, split):
+            dealt.setdefault(group, []).append(keys)
+    losers: dict[int, list[bytes]] = {}
+    for dealt_keys in dealt.values():
+        for number, records in later_copies(dealt_keys):
+            losers.setdefault(number, []).append(records)
+    drops = [write_drops(job, split, losers.get(split.number, [])) for split in shuffled]
+    close_clean(job, list(scans.values()), drops)
+    found: dict[int, list[int]] = {}
+    before: Counter[int] = Counter()
+    for split in splits:
+        kept = read_keys(job, job.source_of(split).id, split.part)["record"]
+        left = np.setdiff1d(kept, read_drops(job, split))
+        found.setdefault(split.source, []).extend((left.astype(int) + before[split.source]).tolist())
+        before[split.source] += scans[split.number]["records"]
+    return found
+
+
+def oracle(sources: Texts, takes_part: list[bool] | None = None) -> dict[int, list[int]]:
+    seen: set[str] = set()
+    found: dict[int, list[int]] = {}
+    for source, texts in enumerate(sources):
+        found[source] = []
+        for record, text in enumerate(texts):
+            if not text or text.isspace():
+                continue
+            if takes_part is None or takes_part[source]:
+                if text in seen:
+                    continue
+                seen.add(text)
+            found[source].append(record)
+    return found
+
+
+DOCUMENTS = st.lists(st.sampled_from(["a", "b", "A", "a ", "", " ", "c" * 30, "d", "é", "e\u0301"]), min_size=1)
+
+
+@given(sources=st.lists(DOCUMENTS, min_size=1, max_size=4), partitions=st.integers(1, 5), seed=st.integers(0, 9))
+@settings(max_examples=20, deadline=None)
+def test_the_first_of_each_text_stays(
+    tmp_path_factory: pytest.TempPathFactory, sources: Texts, partitions: int, seed: int
+) -> None:
+    before, plan_module.SPLIT_BYTES = plan_module.SPLIT_BYTES, 90
+    try:
+        job = start(write(tmp_path_factory.mktemp("dedup"), sources))
+        found = survivors(dataclasses.replace(job, partitions=partitions), random.Random(seed))
+    finally:
+        plan_module.SPLIT_BYTES = before
+    assert found == oracle(sources)
+
+
+def test_a_source_may_stay_out(tmp_path: Path) -> None:
+    sources = [["a", "b"], ["a", "a", "b", " "], ["b", "c", "c"]]
+    job = start(write(tmp_path, sources, clean1={"exact_dedup": False}))
+    assert survivors(job) == oracle(sources, [True, False, True]) == {0: [0, 1], 1: [0, 1, 2], 2: [1]}
+
+
+def test_a_source_that_is_not_cleaned_is_not_scanned(tmp_path: Path) -> None:
+    job = start(write(tmp_path, [["a", "b"], ["a", "c"]], clean0=False))
+    assert survivors(job) == {1: [0, 1]}
+
+
+def test_hashes_are_of_the_text_and_not_of_the_line(tmp_path: Path) -> None:
+    folder = tmp_path
+    (folder / "a.jsonl").write_bytes(
+        b'{"text":"a\\u00e9"}\n{"n":1, "text": "a\xc3\xa9"}\r\n{"text":"\\u0061\\u00E9","x":2}\n'
+    )
+    (folder / "b.txt").write_bytes("aé".encode())
+    values = {
+        "name": "test",
+        "output": str(folder / "out"),
+        "tokenizer": {"path": "t.json"},
+        "sources": [{"id": "s", "files": [str(folder / "a.jsonl"), str(folder / "b.txt")]}],
+    }
+    assert survivors(start(parse_recipe(values))) == {0: [0]}
+
+
+@given(
+    keys=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 5), st.integers(0, 9)), unique=True),
+    cuts=st.lists(st.integers(0, 30), max_size=4),
+)
+def test_later_copies_of_any_cut(keys: list[tuple[int, int, int, int]], cuts: list[int]) -> None:
+    places = {(split, record) for _, _, split, record in keys}
+    keys = [next(key for key in keys if key[2:] == place) for place in places]
+    packed = np.array([((low, high), split << 32 | record) for low, high, split, record in keys], RANKED_DTYPE)
+    bounds = sorted({0, len(keys), *(min(cut, len(keys)) for cut in cuts)})
+    found = later_copies(packed[a:b].tobytes() for a, b in zip(bounds, bounds[1:] or bounds))
+    first: dict[tuple[int, int], tuple[int, int]] = {}
+    for low, high, split, record in sorted(keys, key=lambda key: key[2:]):
+        first.setdefault((low, high), (split, record))
+    expected: dict[int, list[int]] = {}
+    for low, high, split, record in sorted(keys, key=lambda key: key[2:]):
+        if first[low, high] != (split, record):
+            expected.setdefault(split, []).append(record)
+    assert {split: np.frombuffer(records, "<u4").tolist() for split, records in found} == expected
+    assert [split for split, _ in found] == sorted(expected)
+
+
+def test_the_largest_ranks() -> None:
+    top = 2**32 - 1
+    packed = np.array([((1, 1), top << 32 | top), ((1, 1), top << 32), ((1, 1), 5)], RANKED_DTYPE)
+    assert [(split, np.frombuffer(records, "<u4").tolist()) for split, records in later_copies([packed.tobytes()])] == [
+        (top, [0, top])
+    ]
+
+
+def test_a_scan_that_finds_no_fault_leaves_none_from_before(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    values = {
+        "name": "test",
+        "output": str(tmp_path / "out"),
+        "tokenizer": {"path": "t.json"},
+        "sources": [{"id": "s", "files": [str(path)], "bad_records": "skip", "max_bad_fraction": 0.5}],
+    }
+    path.write_bytes(b'{"text": "a"}\nbad\n')
+    survivors(start(parse_recipe(values)))
+    rejected = tmp_path / "out" / "rejected" / "s" / "00000.jsonl"
+    assert json.loads(rejected.read_bytes())["where"] == "a.jsonl:2"
+    path.write_bytes(b'{"text": "a"}\n{"text": "b"}\n')
+    survivors(start(parse_recipe(values)))
+    assert not rejected.exists()
+
+
+def test_a_finished_scan_is_not_done_again(tmp_path: Path) -> None:
+    job = start(write(tmp_path, [["a", "b"]]))
+    first = survivors(job)
+    keys = tmp_path / "out" / "clean" / "s0" / "00000.keys"
+    before = keys.stat().st_mtime_ns
+    assert survivors(job) == first
+    assert keys.stat().st_mtime_ns == before
+    keys.unlink()
+    assert survivors(job) == first
