@@ -42,6 +42,21 @@ example = load("train_gpt", SCRIPT)
 SMALL = ["--global-batch", "8", "--layers", "1", "--width", "16", "--heads", "2", "--save-every", "4"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Keeps compiled steps for the runs of this file, most of whose time would go into compiling them again."""
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.2,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    yield {name.upper(): str(value) for name, value in settings.items()}
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """One source of text that repeats itself; 240 rows of 16 tokens."""
@@ -56,7 +71,9 @@ def logged(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_resumed_run_is_the_unbroken_one(corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_is_the_unbroken_one(
+    corpus: str, tmp_path: Path, compiled: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     whole, broken, resumed = (tmp_path / f"{name}.jsonl" for name in ("whole", "broken", "resumed"))
     arguments = [corpus, "--steps", "30", *SMALL]
     assert example.main([*arguments, "--log", str(whole)]) == 0
@@ -76,7 +93,7 @@ def test_a_resumed_run_is_the_unbroken_one(corpus: str, tmp_path: Path, capsys: 
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, **compiled},
     )
     assert done.returncode == 0, done.stderr
     assert "resumed at step 13, row 104" in done.stdout
