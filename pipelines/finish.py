@@ -4,15 +4,17 @@ from typing import Any
 
 from gristmill import __version__
 from gristmill.formats.manifest import (
+    MANIFEST_NAME,
     InputEntry,
     Manifest,
     RecordAddress,
     ShardEntry,
     SourceEntry,
     TokenizerEntry,
+    read_manifest,
     write_manifest,
 )
-from gristmill.formats.storage import FileFacts, remove_tree
+from gristmill.formats.storage import FileFacts, exists, remove_tree
 from gristmill.pipelines.encode import TOKENIZER_FOLDER
 from gristmill.pipelines.inputs import InputFile
 from gristmill.pipelines.job import Job
@@ -20,7 +22,7 @@ from gristmill.pipelines.plan import read_plan
 from gristmill.pipelines.stages import require_stage, valid_stage
 from gristmill.tokenize.resolved import load_resolved
 
-__all__ = ["finish", "source_entries"]
+__all__ = ["finish", "make_manifest", "source_entries"]
 
 
 def source_entries(job: Job) -> tuple[SourceEntry, ...]:
@@ -64,12 +66,16 @@ def _address(inputs: tuple[InputFile, ...], place: list[int]) -> RecordAddress:
     return RecordAddress(input=inputs[file].relative, split=part, record=record)
 
 
-def finish(job: Job) -> Manifest:
-    """Writes the manifest from the stages' receipts, then removes the spills."""
+def make_manifest(job: Job) -> Manifest:
+    """The manifest that follows from the stages' receipts.
+
+    Raises:
+        CorpusError: a stage that it needs is not finished.
+    """
     stage = require_stage(job, "tokenize").result
     resolved = load_resolved(job.path(TOKENIZER_FOLDER))
     blended = valid_stage(job, "blend") if job.recipe.index is not None else None
-    manifest = Manifest(
+    return Manifest(
         name=job.recipe.name,
         recipe_digest=job.recipe.digest(),
         software=__version__,
@@ -86,6 +92,11 @@ def finish(job: Job) -> Manifest:
         sources=source_entries(job),
         index_set=None if blended is None else blended.result["set"],
     )
-    write_manifest(job.corpus, manifest)
+
+
+def finish(job: Job) -> None:
+    """Writes the manifest unless it is there already, then removes the spills."""
+    manifest = make_manifest(job)
+    if not exists(job.path(MANIFEST_NAME)) or read_manifest(job.corpus) != manifest:
+        write_manifest(job.corpus, manifest)
     remove_tree(job.path("spill"))
-    return manifest

@@ -6,6 +6,7 @@ old output is never served for new input.
 """
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,23 +15,24 @@ from typing import Any
 
 from gristmill.formats.errors import FormatError, GristmillError, SettingsError, StorageError
 from gristmill.formats.fingerprint import pretty_json
-from gristmill.formats.manifest import MANIFEST_NAME
-from gristmill.formats.receipts import read_receipt, stage_receipt_path, withdraw
+from gristmill.formats.manifest import MANIFEST_NAME, read_manifest
+from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path, withdraw
 from gristmill.formats.recipe import Recipe
-from gristmill.formats.storage import exists, is_local, join, list_files, list_folders, make_folder, remove, write_bytes
+from gristmill.formats.storage import exists, is_local, join, list_files, list_folders, local_path, remove, write_bytes
 from gristmill.pipelines.encode import TOKENIZER_FOLDER, prime_encoder
-from gristmill.pipelines.finish import finish
+from gristmill.pipelines.finish import finish, make_manifest
 from gristmill.pipelines.job import STAGES, Job, make_job
 from gristmill.pipelines.plan import Plan, plan_run, write_plan
 from gristmill.pipelines.progress import Progress
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import RecordAccount
-from gristmill.pipelines.runners import choose_runner, execute
+from gristmill.pipelines.run_lock import working_on
+from gristmill.pipelines.runners import check_runner, choose_runner, execute
 from gristmill.pipelines.stages import require_stage, valid_stage
 from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import Engine, choose_engine, set_engine_threads
 from gristmill.tokenize.load import resolve_tokenizer
-from gristmill.tokenize.resolved import ResolvedTokenizer, write_resolved
+from gristmill.tokenize.resolved import ResolvedTokenizer, load_resolved, write_resolved
 
 __all__ = ["prepare", "PrepareOptions", "PrepareResult"]
 
@@ -94,6 +96,7 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
     say = _silent if options.quiet else _say
     source = _source_number(recipe, options.source)
     wanted = _wanted_stages(recipe, options)
+    check_runner(options.runner, options.flags)
     _check_output(recipe.output)
     plan = plan_run(recipe)
     choice = choose_runner(options.runner, options.flags, plan.input_bytes, len(plan.splits))
@@ -108,24 +111,32 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
         engine = _engine(recipe, plan, resolved)
     job = make_job(recipe, plan, tokenizer=resolved, engine=engine, source=source)
     complete = wanted[-1] not in _BEFORE_TOKENS and source is None
-    todo = _stages_to_run(job, wanted, options.first, say)
-    if not todo and (not complete or exists(join(job.corpus, MANIFEST_NAME))):
-        say(f"nothing to do: {recipe.output} is finished for this recipe, these inputs and this tokenizer")
-        return PrepareResult(corpus=job.corpus, stages=(), finished=complete)
-    write_plan(job.corpus, plan)
-    if resolved is not None and engine is not None:
-        write_resolved(resolved, job.path(TOKENIZER_FOLDER))
-        prime_encoder(job, Encoder.of(resolved, engine))
-    if not todo:
-        finish(job)
-        return PrepareResult(corpus=job.corpus, stages=(), finished=True)
-    say(f"stages {', '.join(todo)} on {choice.says}" + (f"; ids by {engine.name} {engine.version}" if engine else ""))
-    with contextlib.nullcontext() if options.quiet else Progress(job, _expected(job, plan)):
-        execute(job, todo, choice, write_manifest=complete, verbose=options.verbose)
-    seconds = time.monotonic() - began
-    _report(job, plan, choice.says, todo, seconds)
+    with working_on(job.corpus):
+        todo = _stages_to_run(job, wanted, options.first, say)
+        if not todo and (not complete or _is_current(job)):
+            say(f"nothing to do: {recipe.output} is finished for this recipe, these inputs and this tokenizer")
+            return PrepareResult(corpus=job.corpus, stages=(), finished=complete)
+        write_plan(job.corpus, plan)
+        if resolved is not None and engine is not None:
+            write_resolved(resolved, job.path(TOKENIZER_FOLDER))
+            prime_encoder(job, Encoder.of(resolved, engine))
+        if not todo:
+            say("every stage is finished; the manifest is written anew")
+            finish(job)
+            return PrepareResult(corpus=job.corpus, stages=(), finished=True)
+        engine_says = f"; ids by {engine.name} {engine.version}" if engine else ""
+        say(f"stages {', '.join(todo)} on {choice.says}{engine_says}")
+        with contextlib.nullcontext() if options.quiet else Progress(job, _expected(job, plan)):
+            execute(job, todo, choice, write_manifest=complete, verbose=options.verbose)
+        seconds = time.monotonic() - began
+        _report(job, plan, choice.says, todo, seconds)
     say(f"done in {seconds:.1f} s")
     return PrepareResult(corpus=job.corpus, stages=tuple(todo), finished=complete)
+
+
+def _manifest_is_current(job: Job) -> bool:
+    """Whether the manifest is there and says what the finished stages say; the recipe's name is in no stage."""
+    return exists(job.path(MANIFEST_NAME)) and read_manifest(job.corpus) == make_manifest(job)
 
 
 def _say(text: str) -> None:
@@ -165,22 +176,25 @@ def _wanted_stages(recipe: Recipe, options: PrepareOptions) -> list[str]:
 
 
 def _check_output(output: str) -> None:
-    """Refuses an output that cannot be written or that holds something else."""
+    """Refuses an output that cannot be written or that holds something else; writes nothing."""
     try:
-        known = exists(join(output, MANIFEST_NAME)) or exists(join(output, "_stages"))
+        known = exists(join(output, MANIFEST_NAME)) or exists(join(output, STAGES_FOLDER))
         present = [] if known else list_files(output) + [join(output, name) for name in list_folders(output)]
-        if present:
-            raise SettingsError(
-                f"output {output}: holds {present[0]} but no corpus; give an empty or new folder, so that nothing of "
-                "yours is overwritten"
-            )
-        make_folder(output)
-        if is_local(output):
-            probe = join(output, "_stages", "probe")
-            write_bytes(probe, b"")
-            remove(probe)
     except StorageError as error:
         raise SettingsError(f"output {error}") from error
+    if present:
+        raise SettingsError(
+            f"output {output}: holds {present[0]} but no corpus; give an empty or new folder, so that nothing of "
+            "yours is overwritten"
+        )
+    if is_local(output):
+        folder = os.path.abspath(local_path(output))
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        if not os.path.isdir(folder):
+            raise SettingsError(f"output {output}: {folder} is no folder")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise SettingsError(f"output {output}: {folder} may not be written to")
 
 
 def _engine(recipe: Recipe, plan: Plan, resolved: ResolvedTokenizer) -> Engine:
@@ -221,6 +235,17 @@ def _stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[s
     for stage in stale:
         withdraw(stage_receipt_path(job.corpus, stage))
     return todo
+
+
+def _is_current(job: Job) -> bool:
+    """Whether the manifest is there and says what this run would, and nothing of an interrupted run is left."""
+    try:
+        manifest = read_manifest(job.corpus)
+        tokenizer = load_resolved(job.path(TOKENIZER_FOLDER))
+    except GristmillError:
+        return False
+    known = (manifest.recipe_digest, manifest.tokenizer.fingerprint, tokenizer.fingerprint)
+    return known == (job.recipe.digest(), job.tokenizer, job.tokenizer) and not exists(job.path("spill"))
 
 
 def _what_changed(job: Job, stage: str) -> str:
