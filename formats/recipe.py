@@ -41,8 +41,11 @@ DEFAULT_SPLITS = "969,30,1"
 FORMATS = ("auto", "jsonl", "parquet", "text", "python")
 """What `format` of a source may say."""
 
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAME_SAYS = "letters, digits, dots, dashes and underscores, starting with a letter or digit"
+_ID_SAYS = f"{_NAME_SAYS}, not ending in .npy"
+_MOST_TOKENS_PER_SHARD = 2**40
+_LARGEST_SIZE = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +194,7 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
     """
     problems: list[Problem] = []
     top = SettingsTable(values, "", problems)
-    name = top.take("name", str, "", required=True, rule=lambda text: bool(_NAME.match(text)), says=_NAME_SAYS)
+    name = top.take("name", str, "", required=True, rule=_is_name, says=_NAME_SAYS)
     output = top.take("output", str, "", required=True, rule=bool, says="a folder or URL")
     seed = top.take(
         "seed", int, DEFAULT_SEED, rule=lambda value: 0 <= value < 2**32, says="an integer from 0 to 4294967295"
@@ -203,7 +206,11 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
     sources = tuple(_source(table, clean) for table in top.tables("sources"))
     shards = top.table("shards")
     target = shards.take(
-        "target_tokens", int, DEFAULT_TARGET_TOKENS, rule=lambda value: value > 0, says="a positive number of tokens"
+        "target_tokens",
+        int,
+        DEFAULT_TARGET_TOKENS,
+        rule=lambda value: 0 < value <= _MOST_TOKENS_PER_SHARD,
+        says=f"a number of tokens, 1 to {_MOST_TOKENS_PER_SHARD}",
     )
     shards.finish()
     index = _index(top.table("index"), seed or 0) if top.has("index") else None
@@ -221,6 +228,14 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
         target_tokens=target or DEFAULT_TARGET_TOKENS,
         index=index,
     )
+
+
+def _is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def _is_id(text: str) -> bool:
+    return _is_name(text) and not text.endswith(".npy")  # a source's folder lies beside index arrays
 
 
 def _tokenizer(table: SettingsTable) -> TokenizerSettings:
@@ -258,7 +273,7 @@ def _clean(parent: SettingsTable, inherited: CleanSettings) -> CleanSettings:
 
 def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
     source = SourceSettings(
-        id=table.take("id", str, "", required=True, rule=lambda text: bool(_NAME.match(text)), says=_NAME_SAYS) or "",
+        id=table.take("id", str, "", required=True, rule=_is_id, says=_ID_SAYS) or "",
         files=table.strings("files", required=True),
         format=table.choice("format", FORMATS, "auto"),
         text_field=table.take("text_field", str, "text", rule=bool, says="the name of a field") or "text",
@@ -291,7 +306,7 @@ def _or(value: float | None, default: float) -> float:
 def _size(table: SettingsTable, sequence_length: int) -> SplitRequest:
     given = [name for name in ("samples", "tokens", "epochs") if table.has(name)]
     samples, tokens, epochs = (
-        table.take(name, int, None, rule=lambda value: value > 0, says="a positive integer")
+        table.take(name, int, None, rule=lambda value: 0 < value <= _LARGEST_SIZE, says="a positive integer")
         for name in ("samples", "tokens", "epochs")
     )
     if len(given) > 1:

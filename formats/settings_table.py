@@ -39,6 +39,7 @@ class SettingsTable:
         self.problems = problems
         self._values = values
         self._taken: set[str] = set()
+        self._asked: set[str] = set()
 
     def key(self, name: str) -> str:
         """Dotted path of a key of this table."""
@@ -49,7 +50,8 @@ class SettingsTable:
         self.problems.append(Problem(self.key(name), message))
 
     def has(self, name: str) -> bool:
-        """Whether the table has the key."""
+        """Whether the table has the key; it must still be taken."""
+        self._asked.add(name)
         return name in self._values
 
     def peek(self, name: str) -> Any:
@@ -142,8 +144,9 @@ class SettingsTable:
         """Notes every key that nobody took."""
         for name in self._values:
             if name not in self._taken:
-                known = ", ".join(sorted(self._taken))
-                self.note(name, f"is not a known key{_nearest(name, sorted(self._taken))}; known here: {known}")
+                known = sorted(self._taken | self._asked)
+                nearest = _nearest(name, known) or ";"
+                self.note(name, f"is not a known key{nearest} known here: {', '.join(known)}")
 
 
 def _show(value: Any) -> str:
