@@ -10,7 +10,7 @@ import difflib
 import io
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gristmill.formats import errors
@@ -18,7 +18,10 @@ from gristmill.formats.errors import DataError, GristmillError, SettingsError
 from gristmill.pipelines.beam_quiet import quiet
 from gristmill.pipelines.job import Job
 
-__all__ = ["check_flags", "run_beam", "worker_error"]
+__all__ = ["check_flags", "check_name", "OWN_OPTIONS", "run_beam", "worker_error"]
+
+OWN_OPTIONS = ("--from", "--to", "--source", "--output", "--runner", "--verbose", "--quiet", "--debug", "--help")
+"""Options of `gristmill prepare` itself, to suggest for a word that neither it nor Beam knows."""
 
 _RAISED = re.compile(r"^\s*gristmill\.[\w.]*\.(\w+Error): ", re.MULTILINE)
 _REMOTE = ("DataflowRunner", "FlinkRunner", "SparkRunner")  # their log is how a user follows the job
@@ -62,42 +65,60 @@ def run_beam(
 
 
 def check_flags(flags: Sequence[str]) -> None:
-    """Refuses options that no option class of Beam declares.
+    """Refuses options that no option class of Beam declares, and words that belong to no option.
 
     Raises:
-        SettingsError: names the option and the nearest known one.
+        SettingsError: names the option and the nearest known one, or the value that an option cannot have.
     """
-    from apache_beam.options.pipeline_options import PipelineOptions
+    with quiet():
+        from apache_beam.options.pipeline_options import PipelineOptions
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
     waiting = [PipelineOptions]
     while waiting:
-        options = waiting.pop()
-        waiting += options.__subclasses__()
-        if "_add_argparse_args" in vars(options):
-            options._add_argparse_args(parser)  # noqa: SLF001 - Beam offers no other list of its options
+        declaring = waiting.pop()
+        waiting += declaring.__subclasses__()
+        if "_add_argparse_args" in vars(declaring):
+            declaring._add_argparse_args(parser)  # noqa: SLF001 - Beam offers no other list of its options
     known = sorted({name for action in parser._actions for name in action.option_strings})  # noqa: SLF001 - as above
     for flag in flags:
         name = flag.split("=", 1)[0]
-        if name.startswith("--") and name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+        if name.startswith("-") and name not in known:
+            close = difflib.get_close_matches(name, [*OWN_OPTIONS, *known], n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise SettingsError(f"{name}: neither gristmill prepare nor Beam knows this option{hint}")
+    stray = _parsed(flags, lambda: parser.parse_known_args(list(flags))[1])
+    if stray:
+        raise SettingsError(f"{stray[0]}: belongs to no option; `gristmill prepare` takes one recipe")
+
+
+def check_name(name: str, flags: Sequence[str]) -> None:
+    """Refuses the name of a runner that Beam cannot make.
+
+    Raises:
+        SettingsError: names the runner.
+    """
+    with quiet():
+        _runner(name, _options(flags), verbose=False)
 
 
 def _options(flags: Sequence[str]) -> Any:
-    """Beam's options; its parser would print its usage and end the process on a wrong value."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
+    options = PipelineOptions(list(flags))
+    _parsed(flags, options.get_all_options)
+    return options
+
+
+def _parsed(flags: Sequence[str], parse: Callable[[], Any]) -> Any:
+    """What `parse` gives; a parser of Python's would print its usage and end the process on a wrong value."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            options = PipelineOptions(list(flags))
-            options.get_all_options()
+            return parse()
     except SystemExit as error:
         complaint = said.getvalue().strip().rsplit("error: ", 1)[-1]
         raise SettingsError(f"Beam's options {' '.join(flags)}: {complaint}") from error
-    return options
 
 
 def _runner(name: str, options: Any, *, verbose: bool) -> Any:
@@ -116,8 +137,8 @@ def _runner(name: str, options: Any, *, verbose: bool) -> Any:
         return create_runner(name)
     except (ValueError, ImportError, AttributeError) as error:
         raise SettingsError(
-            f"--runner {name}: Beam cannot make this runner: {error}; auto, loop, FnApiRunner, DirectRunner, "
-            "PortableRunner, FlinkRunner, SparkRunner and DataflowRunner are usual"
+            f"--runner {name}: Beam cannot make this runner: {str(error).rstrip('.')}; auto, loop, FnApiRunner, "
+            "DirectRunner, PortableRunner, FlinkRunner, SparkRunner and DataflowRunner are usual"
         ) from error
 
 

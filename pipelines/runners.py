@@ -16,6 +16,7 @@ from gristmill.pipelines.job import Job
 
 __all__ = [
     "AUTO",
+    "check_runner",
     "choose_runner",
     "execute",
     "LOOP",
@@ -35,6 +36,9 @@ LOOP_BYTES = 4 << 20
 
 PROCESS_BYTES = 1 << 30
 """From so much input on, `auto` takes processes, whose start-up is then small beside the work."""
+
+
+_USUAL = (AUTO, LOOP, "FnApiRunner", "DirectRunner")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,30 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def check_runner(name: str, flags: Sequence[str]) -> None:
+    """Refuses a runner or an option that Beam does not know; imports Beam only where there is something to ask it.
+
+    Args:
+        name: "auto", "loop", or the name of a Beam runner.
+        flags: Beam options given by the user.
+
+    Raises:
+        SettingsError: there is no such runner or option, or an option's value is wrong.
+        MissingExtraError: Beam is not installed.
+    """
+    if name == LOOP and flags:
+        raise SettingsError(f"--runner loop takes no Beam options, but got {' '.join(flags)}")
+    if not flags and name in _USUAL:
+        return
+    if importlib.util.find_spec("apache_beam") is None:
+        raise MissingExtraError("apache-beam", "prepare", f"--runner {name}")
+    from gristmill.pipelines.beam_runners import check_flags, check_name
+
+    check_flags(flags)
+    if name not in _USUAL:
+        check_name(name, flags)
+
+
 def choose_runner(name: str, flags: Sequence[str], input_bytes: int, splits: int) -> RunnerChoice:
     """Works out how to execute a run.
 
@@ -68,12 +96,10 @@ def choose_runner(name: str, flags: Sequence[str], input_bytes: int, splits: int
         splits: number of splits; more workers than splits have nothing to do.
 
     Raises:
-        SettingsError: Beam options are given to the loop.
+        SettingsError: the number of workers is none.
     """
     cores = _cores()
     if name == LOOP or (name == AUTO and not flags and input_bytes < LOOP_BYTES):
-        if flags:
-            raise SettingsError(f"--runner loop takes no Beam options, but got {' '.join(flags)}")
         return RunnerChoice(runner=LOOP, flags=(), engine_threads=cores, says=f"plain loop, {cores} engine threads")
     if name not in {AUTO, "FnApiRunner"}:
         return RunnerChoice(runner=name, flags=tuple(flags), engine_threads=1, says=f"Beam's {name}")

@@ -27,7 +27,9 @@ def _prepare(parser: _Parser, words: list[str]) -> int:
     try:
         from gristmill.pipelines import command
     except ImportError as error:
-        raise MissingExtraError(error.name or "pyarrow", "prepare", "gristmill prepare") from error
+        if error.name is None or error.name.startswith("gristmill"):
+            raise
+        raise MissingExtraError(error.name, "prepare", "gristmill prepare") from error
     command.add_arguments(parser)
     arguments, beam_flags = parser.parse_known_args(words)
     return command.run(arguments, beam_flags)
