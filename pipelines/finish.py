@@ -3,8 +3,8 @@
 from typing import Any
 
 from gristmill import __version__
+from gristmill.formats.errors import GristmillError
 from gristmill.formats.manifest import (
-    MANIFEST_NAME,
     InputEntry,
     Manifest,
     RecordAddress,
@@ -14,7 +14,7 @@ from gristmill.formats.manifest import (
     read_manifest,
     write_manifest,
 )
-from gristmill.formats.storage import FileFacts, exists, remove_tree
+from gristmill.formats.storage import FileFacts, remove_tree
 from gristmill.pipelines.encode import TOKENIZER_FOLDER
 from gristmill.pipelines.inputs import InputFile
 from gristmill.pipelines.job import Job
@@ -22,7 +22,7 @@ from gristmill.pipelines.plan import read_plan
 from gristmill.pipelines.stages import require_stage, valid_stage
 from gristmill.tokenize.resolved import load_resolved
 
-__all__ = ["finish", "make_manifest", "source_entries"]
+__all__ = ["finish", "make_manifest", "manifest_is_current", "source_entries"]
 
 
 def source_entries(job: Job) -> tuple[SourceEntry, ...]:
@@ -94,9 +94,17 @@ def make_manifest(job: Job) -> Manifest:
     )
 
 
+def manifest_is_current(job: Job) -> bool:
+    """Whether the manifest is there, and says what the finished stages and the job's tokenizer come to."""
+    try:
+        manifest = read_manifest(job.corpus)
+        return manifest.tokenizer.fingerprint == job.tokenizer and manifest == make_manifest(job)
+    except GristmillError:
+        return False
+
+
 def finish(job: Job) -> None:
     """Writes the manifest unless it is there already, then removes the spills."""
-    manifest = make_manifest(job)
-    if not exists(job.path(MANIFEST_NAME)) or read_manifest(job.corpus) != manifest:
-        write_manifest(job.corpus, manifest)
+    if not manifest_is_current(job):
+        write_manifest(job.corpus, make_manifest(job))
     remove_tree(job.path("spill"))

@@ -15,12 +15,12 @@ from typing import Any
 
 from gristmill.formats.errors import FormatError, GristmillError, SettingsError, StorageError
 from gristmill.formats.fingerprint import pretty_json
-from gristmill.formats.manifest import MANIFEST_NAME, read_manifest
+from gristmill.formats.manifest import MANIFEST_NAME
 from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path, withdraw
 from gristmill.formats.recipe import Recipe
 from gristmill.formats.storage import exists, is_local, join, list_files, list_folders, local_path, remove, write_bytes
 from gristmill.pipelines.encode import TOKENIZER_FOLDER, prime_encoder
-from gristmill.pipelines.finish import finish, make_manifest
+from gristmill.pipelines.finish import finish, manifest_is_current
 from gristmill.pipelines.job import STAGES, Job, make_job
 from gristmill.pipelines.plan import Plan, plan_run, write_plan
 from gristmill.pipelines.progress import Progress
@@ -32,7 +32,7 @@ from gristmill.pipelines.stages import require_stage, valid_stage
 from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import Engine, choose_engine, set_engine_threads
 from gristmill.tokenize.load import resolve_tokenizer
-from gristmill.tokenize.resolved import ResolvedTokenizer, load_resolved, write_resolved
+from gristmill.tokenize.resolved import ResolvedTokenizer, write_resolved
 
 __all__ = ["prepare", "PrepareOptions", "PrepareResult"]
 
@@ -113,7 +113,8 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
     complete = wanted[-1] not in _BEFORE_TOKENS and source is None
     with working_on(job.corpus):
         todo = _stages_to_run(job, wanted, options.first, say)
-        if not todo and (not complete or _is_current(job)):
+        current = manifest_is_current(job) and not exists(job.path("spill"))
+        if not todo and (current or not complete):
             say(f"nothing to do: {recipe.output} is finished for this recipe, these inputs and this tokenizer")
             return PrepareResult(corpus=job.corpus, stages=(), finished=complete)
         write_plan(job.corpus, plan)
@@ -132,11 +133,6 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
         _report(job, plan, choice.says, todo, seconds)
     say(f"done in {seconds:.1f} s")
     return PrepareResult(corpus=job.corpus, stages=tuple(todo), finished=complete)
-
-
-def _manifest_is_current(job: Job) -> bool:
-    """Whether the manifest is there and says what the finished stages say; the recipe's name is in no stage."""
-    return exists(job.path(MANIFEST_NAME)) and read_manifest(job.corpus) == make_manifest(job)
 
 
 def _say(text: str) -> None:
@@ -235,17 +231,6 @@ def _stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[s
     for stage in stale:
         withdraw(stage_receipt_path(job.corpus, stage))
     return todo
-
-
-def _is_current(job: Job) -> bool:
-    """Whether the manifest is there and says what this run would, and nothing of an interrupted run is left."""
-    try:
-        manifest = read_manifest(job.corpus)
-        tokenizer = load_resolved(job.path(TOKENIZER_FOLDER))
-    except GristmillError:
-        return False
-    known = (manifest.recipe_digest, manifest.tokenizer.fingerprint, tokenizer.fingerprint)
-    return known == (job.recipe.digest(), job.tokenizer, job.tokenizer) and not exists(job.path("spill"))
 
 
 def _what_changed(job: Job, stage: str) -> str:
