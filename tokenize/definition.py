@@ -1,7 +1,8 @@
 """The engine that defines the ids: the Hugging Face `tokenizers` library, asked for no special tokens.
 
-It makes a Python integer per token on the way, which is most of what it costs beyond its own work; the faster engine
-exists because of that.
+It makes a Python integer per token on the way and needs some 95 bytes of memory per character of the batch (measured
+with version 0.23: 2.8 GB for a document of 30 MB, in linear time), which is what being the definition costs; the faster
+engine needs neither.
 """
 
 import importlib.metadata

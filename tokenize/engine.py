@@ -127,10 +127,12 @@ def load_engine(
 
 
 def set_engine_threads(count: int) -> None:
-    """Says how many threads the engines of this process may use: the number that encode at the same time.
+    """Says over how many threads the engines of this process spread one call.
 
-    Both libraries read this when they first encode a batch, so it must come before that; their pools are per process
-    and the calling thread waits for them. With 1, calls from several threads queue up behind one another.
+    Both libraries read this when they first encode, so it must come before that. With 1 a call stays on the thread that
+    makes it, which costs least, and calls from several threads run side by side: the choice wherever bundles run
+    concurrently. With more, all calls of the process share one pool of so many threads (`fastokens` takes at most one
+    per core).
 
     Args:
         count: at least 1.
@@ -140,6 +142,7 @@ def set_engine_threads(count: int) -> None:
     """
     if count < 1:
         raise SettingsError(f"engine threads: {count}, where at least 1 is needed")
+    os.environ["FASTOKENS_BPE_THREADS"] = str(count)
     os.environ["RAYON_NUM_THREADS"] = str(count)
     os.environ["TOKENIZERS_PARALLELISM"] = "false" if count == 1 else "true"
 

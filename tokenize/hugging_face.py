@@ -145,6 +145,10 @@ def hub_folder(path: str) -> Path:
         try:
             return Path(huggingface_hub.hf_hub_download(repository, name, revision=revision or None))
         except errors.LocalEntryNotFoundError:
+            # Without a connection, only a note in the cache can tell a file that the hub does not have from a lost one.
+            known = huggingface_hub.try_to_load_from_cache(repository, name, revision=revision or None)
+            if known is huggingface_hub._CACHED_NO_EXIST:  # noqa: SLF001  the documented way to ask
+                return None
             raise
         except errors.EntryNotFoundError:
             return None

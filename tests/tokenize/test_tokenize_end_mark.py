@@ -54,7 +54,8 @@ def test_an_own_eos_outside_the_vocabulary_is_refused(tokenizer: Tokenizer) -> N
 
 
 def test_candidates_are_end_marks_only(tokenizer: Tokenizer) -> None:
-    marks = ["</s>", "<eos>", "[SEP]", "<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<｜end▁of▁sentence｜>", "<|END|>"]
+    marks = ["</s>", "<eos>", "[SEP]", "<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|END|>"]
+    marks.append("<\uff5cend▁of▁sentence\uff5c>")
     others = ["<s>", "<unk>", "<|begin_of_text|>", "<append>", "<seen>", "</span>", "weekend", "[end", "<|fim_prefix|>"]
     tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in [*marks, *others]])
     assert [token for token, _ in end_candidates(tokenizer)] == [END, *marks]

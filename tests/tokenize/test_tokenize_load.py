@@ -194,12 +194,12 @@ def test_what_is_not_there_is_named(path: str, message: str, tmp_path: Path, mon
 
 def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(b"\0\1\2\3" * 10)
-    with pytest.raises(TokenizerError, match="weights.bin: neither a tokenizer.json, nor a GPT-2 vocab.json"):
+    with pytest.raises(TokenizerError, match=r"weights\.bin: neither a tokenizer\.json, nor a GPT-2 vocab\.json"):
         resolve_tokenizer(str(tmp_path / "weights.bin"))
     with pytest.raises(TokenizerError, match=r"cannot be told apart \(found: no file of one\)"):
         resolve_tokenizer(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text('{"some": "thing"}')
-    with pytest.raises(TokenizerError, match="tokenizer.json: .*no `model` object"):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: .*no `model` object"):
         resolve_tokenizer(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer.json").write_bytes(b'{"\xff": 1}')
     with pytest.raises(TokenizerError, match="not UTF-8"):

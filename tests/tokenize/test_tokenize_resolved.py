@@ -12,9 +12,9 @@ import pytest
 from gristmill.formats.errors import CorpusError, StorageError, TokenizerError
 from gristmill.tokenize.load import resolve_tokenizer
 from gristmill.tokenize.resolved import (
+    ResolvedTokenizer,
     fingerprint_of,
     load_resolved,
-    ResolvedTokenizer,
     token_dtype,
     write_resolved,
 )

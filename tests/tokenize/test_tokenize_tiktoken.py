@@ -1,6 +1,7 @@
 """tiktoken files: the same ids as tiktoken itself, and no guessing of patterns."""
 
 import base64
+import importlib
 import json
 import random
 from collections.abc import Mapping
@@ -8,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import tiktoken
-import tiktoken.load
-import tiktoken_ext.openai_public
 
 from gristmill.formats.errors import TokenizerError
 from gristmill.tokenize.definition import HuggingFaceEngine
@@ -57,7 +56,7 @@ def reference(ranks: Ranks, pattern: str) -> tiktoken.Encoding:
 
 def patterns(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, object]]:
     """What the tiktoken library says about its encodings, without fetching their files."""
-    module = tiktoken_ext.openai_public
+    module = importlib.import_module("tiktoken_ext.openai_public")
     for name in ("load_tiktoken_bpe", "data_gym_to_mergeable_bpe_ranks"):
         monkeypatch.setattr(module, name, lambda *_args, **_kwargs: {})
     return {name: make() for name, make in module.ENCODING_CONSTRUCTORS.items()}
@@ -107,7 +106,10 @@ def test_the_encodings_are_the_ones_that_tiktoken_knows(monkeypatch: pytest.Monk
         assert all(token.startswith("<|reserved_") for token in added.keys() - control.keys()), name
 
 
-LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 @pytest.mark.parametrize("name", ["llama3.tiktoken", "Llama-3-8B.model"])
