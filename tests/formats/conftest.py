@@ -62,7 +62,7 @@ def small_recipe(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path)
                 {"id": name, "files": f"{folder}/{name}.jsonl", "weight": weight, **lenient}
                 for name, weight in (("web", 0.6), ("math", 0.4))
             ],
-            "shards": {"target_tokens": 1500},
+            "shards": {"target_tokens": 600},
             "index": {"sequence_length": 16, "samples": 200, "splits": "8,1,1"},
         }
     )
