@@ -125,7 +125,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
 
         Raises:
             StopIteration: fewer than G rows remain.
-            ValueError: the iterator is closed.
+            ValueError: the iterator is closed, or was while this waited.
             GristmillError: the rows cannot be read or are not what they must be. The state stays put, so the next call
                 tries the same rows again.
         """
@@ -140,6 +140,9 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
                 batch = self._prefetcher.get()  # type: ignore[union-attr]  # start_prefetch made one
             else:
                 batch = _make_batch(self.stream, self.plan, self.options, self.next_sample)
+        except StopIteration as error:  # rows remain, so somebody stopped the thread
+            self._stop()
+            raise ValueError(f"{self!r} was closed by another thread while it waited") from error
         except Exception:
             self._stop()
             raise

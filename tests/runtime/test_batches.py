@@ -347,6 +347,18 @@ def test_close_is_final_and_may_be_repeated(stream: MegatronStream, data: Shardi
     assert batches.get_state()["next_sample"] == G
 
 
+def test_closing_from_another_thread_is_no_end_of_the_stream(stream: MegatronStream, data: Sharding) -> None:
+    release = threading.Event()
+    batches = TokenBatches(Faulty(stream, lambda rows: (release.wait(), None)[1]), G, data, close_seconds=10)
+    batches.start_prefetch()
+    helper = threading.Thread(target=batches.close)
+    threading.Timer(0.1, helper.start).start()
+    with pytest.raises(ValueError, match="was closed by another thread while it waited"):
+        next(batches)
+    release.set()
+    helper.join(5)
+
+
 def test_leaving_a_block_by_an_error_stops_the_thread(stream: MegatronStream, data: Sharding) -> None:
     def train() -> None:
         with TokenBatches(stream, G, data) as batches:
