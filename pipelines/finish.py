@@ -1,9 +1,12 @@
 """Writes the manifest, the commit point of a run, and clears away what only the run itself needed."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from gristmill import __version__
 from gristmill.formats.errors import GristmillError
+from gristmill.formats.index_set import INDICES_FOLDER, MemberSource, read_set
+from gristmill.formats.index_sources import index_sources
 from gristmill.formats.manifest import (
     InputEntry,
     Manifest,
@@ -14,7 +17,7 @@ from gristmill.formats.manifest import (
     read_manifest,
     write_manifest,
 )
-from gristmill.formats.storage import FileFacts, remove_tree
+from gristmill.formats.storage import FileFacts, list_folders, remove_tree
 from gristmill.pipelines.encode import TOKENIZER_FOLDER
 from gristmill.pipelines.inputs import InputFile
 from gristmill.pipelines.job import Job
@@ -104,7 +107,25 @@ def manifest_is_current(job: Job) -> bool:
 
 
 def finish(job: Job) -> None:
-    """Writes the manifest unless it is there already, then removes the spills."""
+    """Writes the manifest unless it is there already, then removes the spills and index sets of no use any more."""
     if not manifest_is_current(job):
         write_manifest(job.corpus, make_manifest(job))
     remove_tree(job.path("spill"))
+    _sweep_sets(job)
+
+
+def _sweep_sets(job: Job) -> None:
+    """Removes index sets that are unfinished or were built for other shards."""
+    now = _identities(index_sources(source_entries(job)))
+    for name in list_folders(job.path(INDICES_FOLDER)):
+        folder = job.path(INDICES_FOLDER, name)
+        try:
+            useful = _identities(read_set(folder).sources) == now
+        except GristmillError:
+            useful = False
+        if not useful:
+            remove_tree(folder)
+
+
+def _identities(sources: Sequence[MemberSource]) -> list[tuple[str, list[str]]]:
+    return [(source.id, [shard.identity for shard in source.shards]) for source in sources]
