@@ -467,12 +467,12 @@ def test_after_closing_nothing_can_be_read_and_arrays_stay_valid(by_hand: ByHand
 
 def test_closed_pairs_hold_no_file_open(by_hand: ByHand, tmp_path: Path) -> None:
     prefix = put(tmp_path, *by_hand(THREE))
-    before = len(os.listdir("/proc/self/fd"))
     pairs = [IndexedDataset(prefix) for _ in range(10)]
     assert str(tmp_path) in Path("/proc/self/maps").read_text()
     for pair in pairs:
         pair.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    opened = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    assert [path for path in opened if path.startswith(str(tmp_path))] == []
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
