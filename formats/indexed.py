@@ -9,6 +9,7 @@ import contextlib
 import mmap
 import os
 import struct
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = [
     "IndexedDataset",
     "MAGIC",
     "pack_header",
+    "PairFiles",
     "VERSION",
 ]
 
@@ -52,6 +54,21 @@ DTYPE_CODES: dict[int, np.dtype[np.integer]] = {
 
 _FLOAT_CODES = {6: "float64", 7: "float32"}
 _CHECK_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairFiles:
+    """The parts of a pair that are not `<prefix>.bin` and `<prefix>.idx`.
+
+    Attributes:
+        tokens: path or URL of the tokens.
+        index: path or URL of the index, or its content.
+        dtype: how to read the tokens where the format has no code for it; as wide as the one that the index names.
+    """
+
+    tokens: str
+    index: str | bytes
+    dtype: np.dtype[np.integer] | None = None
 
 
 def bin_path(prefix: str) -> str:
@@ -148,13 +165,14 @@ class IndexedDataset:
         num_tokens: tokens in the `.bin`.
     """
 
-    def __init__(self, prefix: str, *, check: Literal["full", "ends"] = "full") -> None:
+    def __init__(self, prefix: str, *, check: Literal["full", "ends"] = "full", files: PairFiles | None = None) -> None:
         """Opens a pair and checks it.
 
         Args:
             prefix: path or URL without the extension.
             check: "full" compares every length, pointer and document boundary; "ends" only header, file sizes and
                 the last entries, for pairs whose sizes and digests a manifest vouches for.
+            files: where the parts lie if not at `prefix`, which then only names the pair.
 
         Raises:
             FormatError: a file is missing, cut short, of another kind, or contradicts the other.
@@ -162,14 +180,20 @@ class IndexedDataset:
         """
         self.prefix = prefix
         self._check = check
-        index = idx_path(prefix)
-        tokens = bin_path(prefix)
-        for path, what in ((index, "index"), (tokens, "token")):
-            if not exists(path):
-                raise FormatError(f"{path}: {what} file not found; a prefix names both {prefix}.bin and {prefix}.idx")
+        self._files = PairFiles(tokens=bin_path(prefix), index=idx_path(prefix)) if files is None else files
+        tokens = self._files.tokens
+        index = f"{prefix}: index" if isinstance(self._files.index, bytes) else self._files.index
+        for path, what in ((self._files.index, "index"), (tokens, "token")):
+            if isinstance(path, str) and not exists(path):
+                rule = f"a prefix names both {prefix}.bin and {prefix}.idx" if files is None else "it was there before"
+                raise FormatError(f"{path}: {what} file not found; {rule}")
         self._map: mmap.mmap | None = None
-        data = self._open_index(index)
+        data = self._open_index(self._files.index)
         self.dtype, sequences, documents = _parse_header(index, data)
+        if self._files.dtype is not None:
+            if self._files.dtype.itemsize != self.dtype.itemsize:
+                raise FormatError(f"{index}: is for {self.dtype} tokens, so it does not fit {self._files.dtype} ones")
+            self.dtype = self._files.dtype
         self.lengths = np.frombuffer(data, "<i4", sequences, HEADER_BYTES)
         self.pointers = np.frombuffer(data, "<i8", sequences, HEADER_BYTES + 4 * sequences)
         self.document_indices = np.frombuffer(data, "<i8", documents + 1, HEADER_BYTES + 12 * sequences)
@@ -182,10 +206,12 @@ class IndexedDataset:
             _MappedTokens(tokens, self.dtype) if is_local(tokens) else _RangedTokens(tokens, self.dtype)
         )
 
-    def _open_index(self, path: str) -> mmap.mmap | bytes:
-        if not is_local(path):
-            return read_bytes(path)
-        self._map = _map_file(path)
+    def _open_index(self, index: str | bytes) -> mmap.mmap | bytes:
+        if isinstance(index, bytes):
+            return index
+        if not is_local(index):
+            return read_bytes(index)
+        self._map = _map_file(index)
         return b"" if self._map is None else self._map
 
     @property
@@ -213,7 +239,7 @@ class IndexedDataset:
         return f"IndexedDataset({self.prefix!r}, {self.dtype}, sequences={len(self)}, tokens={self.num_tokens})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_reopen, (self.prefix, self._check))
+        return (_reopen, (type(self), self.prefix, self._check, self._files))
 
     def get(self, sequence: int, offset: int = 0, length: int | None = None) -> np.ndarray:
         """Tokens of one sequence, or a part of it, as a fresh 1-D array of `dtype`.
@@ -294,8 +320,10 @@ class IndexedDataset:
             _raise_at(index, np.diff(bounds) < 0, first, "document", "ends before it starts", bounds[1:])
 
 
-def _reopen(prefix: str, check: Literal["full", "ends"]) -> IndexedDataset:
-    return IndexedDataset(prefix, check=check)
+def _reopen(
+    kind: type[IndexedDataset], prefix: str, check: Literal["full", "ends"], files: PairFiles
+) -> IndexedDataset:
+    return kind(prefix, check=check, files=files)
 
 
 def _raise_at(index: str, bad: np.ndarray, first: int, noun: str, rule: str, values: np.ndarray) -> None:

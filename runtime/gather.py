@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gristmill.runtime.compiled import compiled, copy_bytes, load8, load16, load32, load64, store32
-from gristmill.runtime.shards import CODE, LENGTHS, POINTERS, SEQUENCES, TOKEN_COUNT, TOKENS
+from gristmill.runtime.shards import CODE, LENGTHS, POINTERS, SEQUENCES, TOKEN_COUNT, TOKENS, UINT32_CODE
 
 __all__ = [
     "DOCUMENT_COUNT",
@@ -62,6 +62,12 @@ def _copy(source: np.int64, code: np.int64, target: np.int64, target_bytes: np.i
     elif code == 2:
         for place in range(count):
             store32(target + 4 * place, np.int32(np.int8(load8(source + place))))
+    elif code == UINT32_CODE:
+        for place in range(count):
+            token = np.int32(load32(source + 4 * place))
+            if token < 0:
+                return False
+            store32(target + 4 * place, token)
     else:
         for place in range(count):
             value = load64(source + 8 * place)
@@ -177,7 +183,7 @@ def gather(
                 if first < 0 or count < 0 or last > length or filled + count > width:
                     return -1 - row
                 code = shard_table[shard, CODE]
-                item_bytes = 8 if code == 5 else 4 if code == 4 else 1 if code <= 2 else 2
+                item_bytes = 8 if code == 5 else 4 if code == 4 or code == UINT32_CODE else 1 if code <= 2 else 2
                 start = load64(pointers + 8 * local) + first * item_bytes
                 if start < 0 or start + count * item_bytes > shard_table[shard, TOKEN_COUNT] * item_bytes:
                     return -1 - row

@@ -226,7 +226,7 @@ class RowReader:
             for piece in np.flatnonzero(pieces.shard == number):
                 row, column, count = pieces.row[piece], pieces.column[piece], int(pieces.count[piece])
                 tokens = dataset.get(int(pieces.sequence[piece]), int(pieces.offset[piece]), count)
-                if tokens.itemsize > self.dtype.itemsize:
+                if not np.can_cast(tokens.dtype, self.dtype):
                     _check_fits(dataset.prefix, tokens)
                 out[row, column : column + count] = tokens
         return out

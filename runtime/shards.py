@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gristmill.formats.documents import Unit, dataset_of_unit
 from gristmill.formats.errors import CorpusError, SettingsError
-from gristmill.formats.indexed import DTYPE_CODES, IndexedDataset
+from gristmill.formats.indexed import DTYPE_CODES, IndexedDataset, PairFiles
 
 __all__ = [
     "address_of",
@@ -28,12 +29,16 @@ __all__ = [
     "ShardPool",
     "TOKEN_COUNT",
     "TOKENS",
+    "UINT32_CODE",
 ]
 
 TOKENS, LENGTHS, POINTERS, TOKEN_COUNT, SEQUENCES, CODE = range(6)
 """Columns of `ShardPool.table`: three addresses, all 0 while the pair is closed, two counts, and the dtype's code."""
 
-_CODES = {dtype: code for code, dtype in DTYPE_CODES.items()}
+UINT32_CODE = 32
+"""Stands for uint32, which the format has no code for: raw token shards hold it."""
+
+_CODES = {dtype: code for code, dtype in DTYPE_CODES.items()} | {np.dtype("<u4"): UINT32_CODE}
 _FILES_PER_SHARD = 2
 _FEWEST, _MOST = 16, 256
 
@@ -48,6 +53,8 @@ class Shard:
         dtype: name of the token dtype.
         sequences: number of sequences.
         tokens: number of tokens.
+        files: where its parts lie if not at `prefix`.
+        unit: whether its sequences are those of the index, or whole documents.
     """
 
     prefix: str
@@ -55,6 +62,8 @@ class Shard:
     dtype: str
     sequences: int
     tokens: int
+    files: PairFiles | None = None
+    unit: Unit = "sequence"
 
     def open(self) -> IndexedDataset:
         """Opens the pair and compares it with what it must hold; costs the same for any size.
@@ -64,14 +73,14 @@ class Shard:
             FormatError: a file is missing, cut short or damaged.
             StorageError: a file cannot be read.
         """
-        dataset = IndexedDataset(self.prefix, check="ends")
+        dataset = dataset_of_unit(self.prefix, self.unit, check="ends", files=self.files)
         found = (dataset.num_tokens, dataset.num_sequences, dataset.dtype.name)
         expected = (self.tokens, self.sequences, self.dtype)
         if found != expected:
             dataset.close()
             raise CorpusError(
-                f"{self.prefix}: holds {found[0]} tokens in {found[1]} sequences of {found[2]}, but the corpus says "
-                f"{expected[0]} in {expected[1]} of {expected[2]}: cut short or replaced; `gristmill verify` lists "
+                f"{self.prefix}: holds {found[0]} tokens in {found[1]} {self.unit}s of {found[2]}, but {expected[0]} "
+                f"in {expected[1]} of {expected[2]} are recorded: cut short or replaced; `gristmill verify` lists "
                 "every such file"
             )
         return dataset

@@ -1,5 +1,6 @@
 """Rows: compiled gather, its NumPy definition, and a plain walk over documents in memory all agree."""
 
+import dataclasses
 import itertools
 import pickle
 import threading
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill.formats.errors import CorpusError, FormatError, SettingsError
+from gristmill.formats.indexed import PairFiles
 from gristmill.formats.indexed_writer import write_indexed
 from gristmill.formats.indices import MemberIndices, build_indices, plan_epochs
 from gristmill.runtime.reader import Member, RowIndex, RowReader
@@ -319,12 +321,12 @@ def _cut(path: Path, size: int) -> None:
         (
             lambda folder: write_member(folder, "a", [[[1]]] * 4, "uint16"),
             CorpusError,
-            r"a-\d: holds 1 tokens in 1 sequences of uint16, but the corpus says 45 in 5 of uint16: cut short or",
+            r"a-\d: holds 1 tokens in 1 sequences of uint16, but 45 in 5 of uint16 are recorded: cut short or",
         ),
         (
             lambda folder: write_member(folder, "a", [[[1] * 9] * 5] * 4, "int32"),
             CorpusError,
-            r"holds 45 tokens in 5 sequences of int32, but the corpus says 45 in 5 of uint16",
+            r"holds 45 tokens in 5 sequences of int32, but 45 in 5 of uint16 are recorded",
         ),
     ],
     ids=["token", "byte", "index", "missing", "replaced", "dtype"],
@@ -401,3 +403,64 @@ def test_pickles_as_the_way_to_open_it(small: Callable[..., RowReader]) -> None:
     rows = np.arange(len(reader))
     np.testing.assert_array_equal(again.read(rows), reader.read(rows))
     assert again.open_shards == 5
+
+
+@pytest.mark.parametrize("in_memory", [False, True], ids=["file", "bytes"])
+def test_uint32_tokens_become_int32_after_a_check(tmp_path: Path, in_memory: bool) -> None:
+    """Raw shards: the index says int32, which is as wide, and may lie elsewhere or in memory."""
+    values = [1, 2**31 - 1, 70_000, 4, 0, 9, 9, 2**31]
+    write_member(tmp_path, "a", [[[0] * len(values)]], "int32")
+    index_path, tokens_path = tmp_path / "index", tmp_path / "raw.u32"
+    (tmp_path / "a-0.idx").rename(index_path)
+    tokens_path.write_bytes(np.array(values, "<u4").tobytes())
+    files = PairFiles(
+        tokens=str(tokens_path),
+        index=index_path.read_bytes() if in_memory else str(index_path),
+        dtype=np.dtype("<u4"),
+    )
+    shard = Shard(prefix=str(tmp_path / "a-0"), name="a-0", dtype="uint32", sequences=1, tokens=8, files=files)
+    member = index_member("a", (shard,), [[values]], 3, 1, 1)
+    index = RowIndex(
+        members=(member,), dataset_index=None, dataset_sample_index=None, rows=2, sequence_length=3, extra=1
+    )
+    reader = RowReader(lambda: index)
+    assert reader.dtype == np.int32
+    row, bad = (int(row) for row in np.argsort(member.indices.shuffle_index))
+    assert reader.read([row]).tolist() == reader.read_numpy([row]).tolist() == [values[:4]]
+    tokens_path.write_bytes(np.array(values[::-1], "<u4").tobytes())
+    for read in (reader.read, reader.read_numpy):
+        with pytest.raises(FormatError, match=r"a token of 2147483648 .* does not fit the stream's int32"):
+            read([row, bad])
+
+
+def test_documents_can_be_the_unit(tmp_path: Path) -> None:
+    """Three sequences make a document; its tokens stay together wherever the order puts it."""
+    shards = [[[1, 2], [], [3], [4, 5, 6], [7], [8, 9]], [[10], [11, 12], [13], [14]]]
+    whole = [
+        [list(itertools.chain(*shard[start : start + 3])) for start in range(0, len(shard) + 1, 3)] for shard in shards
+    ]
+    files = tuple(
+        dataclasses.replace(shard, unit="document", sequences=len(documents))
+        for shard, documents in zip(write_member(tmp_path, "a", shards, "uint16"), whole, strict=True)
+    )
+    member = index_member("a", files, whole, 3, 2, 1)
+    index = RowIndex(
+        members=(member,),
+        dataset_index=None,
+        dataset_sample_index=None,
+        rows=member.indices.samples,
+        sequence_length=3,
+        extra=1,
+    )
+    reader = RowReader(lambda: index, max_open_shards=1)
+    rows = list(range(index.rows))
+    flat = [document for shard in whole for document in shard]
+    assert reader.read(rows).tolist() == reader.read_numpy(rows).tolist() == expected_rows(index, [flat])
+    pieces = reader.pieces(rows)
+    documents, starts = reader.documents(pieces)
+    for place in range(len(pieces)):
+        shard, count = int(pieces.shard[place]), int(pieces.count[place])
+        document, start = int(documents[place]), int(starts[place])
+        row, column = int(pieces.row[place]), int(pieces.column[place])
+        found = whole[shard][document][start : start + count]
+        assert found == reader.read([row])[0, column : column + count].tolist()
