@@ -12,7 +12,7 @@ import sys
 
 from bench_prepare import recipe
 from measure import machine, measure
-from real_text import corpus, FOLDER, tokenizer
+from real_text import FOLDER, corpus, tokenizer
 
 LONG_CHARS = 30_000_000
 WAYS = (

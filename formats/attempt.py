@@ -34,8 +34,8 @@ def _temporary_name(name: str) -> str:
 
 
 @contextmanager
-def attempt_on_disk(final: Path, guard: Guard) -> Iterator[BinaryIO]:
-    """Writes beside `final` under a name of this attempt, flushes to the disk, then renames."""
+def attempt_on_disk(final: Path, guard: Guard, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """Writes beside `final` under a name of this attempt, flushes to the disk if it is to be durable, then renames."""
     temporary = final.with_name(_temporary_name(final.name))
     with guard():
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,8 @@ def attempt_on_disk(final: Path, guard: Guard) -> Iterator[BinaryIO]:
         yield raw
         with guard():
             raw.flush()
-            os.fsync(raw.fileno())
+            if durable:
+                os.fsync(raw.fileno())
             raw.close()
             temporary.replace(final)
     except BaseException:

@@ -305,14 +305,15 @@ class Publication:
 
 
 @contextmanager
-def publish(path: str, *, hashed: bool = True) -> Iterator[Publication]:
+def publish(path: str, *, scratch: bool = False) -> Iterator[Publication]:
     """Writes a file that appears whole when the block ends, and not at all when the block raises.
 
     Missing parent folders are made. Writers of the same name do not disturb each other: the last to finish wins.
 
     Args:
         path: path or URL of the file.
-        hashed: whether to take the digest on the way; without it the publication's facts have none.
+        scratch: whether the file is only of use to the run that writes it. Such a file is not hashed, so its facts have
+            no digest, and not forced to the disk: after a loss of power it may be short, which its size then shows.
 
     Yields:
         The publication to write to.
@@ -322,13 +323,13 @@ def publish(path: str, *, hashed: bool = True) -> Iterator[Publication]:
     """
     guard = functools.partial(_named, path, "be written")
     if is_local(path):
-        attempt = attempt_on_disk(local_path(path), guard)
+        attempt = attempt_on_disk(local_path(path), guard, durable=not scratch)
     else:
         file_system, inner = _remote(path)
         is_store = isinstance(file_system, AsyncFileSystem)
         attempt = (attempt_upload if is_store else attempt_and_rename)(file_system, inner, guard)
     with attempt as raw:
-        yield Publication(path, raw, hashed=hashed)
+        yield Publication(path, raw, hashed=not scratch)
 
 
 def write_bytes(path: str, data: bytes) -> FileFacts:

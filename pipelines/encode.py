@@ -96,7 +96,7 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
     """
     source = job.source_of(split)
     kept = _kept_records(job, split) if source.clean.enabled else None
-    receipt_path = item_receipt_path(job.corpus, "encode", f"{source.id}/{split.part:05d}")
+    receipt_path = item_receipt_path(job.corpus, "encode", job.item(split))
     item_digest = digest(
         {
             "step": "encode",
@@ -116,9 +116,9 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
     files = {}
     names = {kind: spill_path(source.id, split.part, kind) for kind in ("tok", "len", "rec")}
     with (
-        publish(job.path(names["tok"]), hashed=False) as tokens,
-        publish(job.path(names["len"]), hashed=False) as lengths,
-        publish(job.path(names["rec"]), hashed=False) as records,
+        publish(job.path(names["tok"]), scratch=True) as tokens,
+        publish(job.path(names["len"]), scratch=True) as lengths,
+        publish(job.path(names["rec"]), scratch=True) as records,
     ):
         for batch in _selected(read_split(split, source, account), kept):
             encoded = encoder.encode(batch.texts)

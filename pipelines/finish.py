@@ -117,7 +117,10 @@ def finish(job: Job) -> None:
 def _sweep_sets(job: Job) -> None:
     """Removes index sets that are unfinished or were built for other shards."""
     now = _identities(index_sources(source_entries(job)))
+    indexed = valid_stage(job, "index") if job.recipe.index is not None else None
     for name in list_folders(job.path(INDICES_FOLDER)):
+        if indexed is not None and name == indexed.result["set"]:
+            continue
         folder = job.path(INDICES_FOLDER, name)
         try:
             useful = _identities(read_set(folder).sources) == now

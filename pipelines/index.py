@@ -10,6 +10,7 @@ from gristmill.formats.errors import CorpusError
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.index_build import source_lengths
 from gristmill.formats.index_set import (
+    SET_NAME,
     IndexSettings,
     MemberPlan,
     MemberReport,
@@ -28,7 +29,7 @@ from gristmill.formats.index_set import (
 from gristmill.formats.index_sources import index_sources
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
 from gristmill.formats.split import SPLITS
-from gristmill.formats.storage import FileFacts, relative_to
+from gristmill.formats.storage import FileFacts, file_facts, join, relative_to
 from gristmill.pipelines.finish import source_entries
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.stages import require_stage, write_stage
@@ -115,5 +116,6 @@ def close_blend(job: Job, results: list[dict[str, Any] | None]) -> dict[str, Any
     folder = set_path(job.corpus, settings, sources)
     blends = [parse_blend_report(result) for result in results if result is not None]
     index_set = commit_set(folder, settings, sources, _reports(job), blends)
+    files = {**index_set.files, SET_NAME: file_facts(join(folder, SET_NAME))}
     samples = {split: index_set.order(split).samples for split in SPLITS}
-    return write_stage(job, "blend", _files(job, folder, index_set.files), {"set": index_set.name, "samples": samples})
+    return write_stage(job, "blend", _files(job, folder, files), {"set": index_set.name, "samples": samples})

@@ -57,6 +57,10 @@ class Job:
         """The source that a split belongs to."""
         return self.recipe.sources[split.source]
 
+    def item(self, split: Split) -> str:
+        """What receipts call the work on a split."""
+        return f"{self.source_of(split).id}/{split.part:05d}"
+
     def wants(self, source: int) -> bool:
         """Whether the run works on a source."""
         return self.source is None or self.source == source

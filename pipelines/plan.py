@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gristmill.formats.errors import InputError
+from gristmill.formats.errors import FormatError, InputError
 from gristmill.formats.fingerprint import canonical_json, digest
 from gristmill.formats.recipe import Recipe, SourceSettings
 from gristmill.formats.storage import join, open_read, read_bytes, write_bytes
@@ -216,11 +216,19 @@ def write_plan(corpus: str, plan: Plan) -> None:
 
 
 def read_plan(corpus: str) -> Plan:
-    """Reads the plan of the current run."""
-    value: dict[str, Any] = json.loads(read_bytes(join(corpus, PLAN_NAME)))
-    splits = tuple(
-        Split(**{**split, "extents": tuple(Extent(**extent) for extent in split["extents"])})
-        for split in value["splits"]
-    )
-    inputs = tuple(tuple(InputFile(**file) for file in files) for files in value["inputs"])
+    """Reads the plan of the current run.
+
+    Raises:
+        FormatError: the file is damaged.
+    """
+    path = join(corpus, PLAN_NAME)
+    try:
+        value: dict[str, Any] = json.loads(read_bytes(path))
+        splits = tuple(
+            Split(**{**split, "extents": tuple(Extent(**extent) for extent in split["extents"])})
+            for split in value["splits"]
+        )
+        inputs = tuple(tuple(InputFile(**file) for file in files) for files in value["inputs"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{path}: damaged plan ({type(error).__name__}: {error}); start the run again") from error
     return Plan(inputs=inputs, splits=splits)

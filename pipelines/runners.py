@@ -3,7 +3,9 @@
 `auto` means the machine at hand: the plain loop where the input is so small that importing Beam would cost more than
 the work, else Beam's FnApiRunner by name. Beam's own default may pick a runner that it fetches from the internet.
 Encoders release the interpreter lock, so threads share the cores; processes pay their start-up of some seconds back
-only on larger inputs. Whatever is chosen, the corpus is the same.
+only on larger inputs. A Beam worker uses one core, engine included, and `auto` takes as many workers as there are
+cores; only the plain loop, which has no workers, lets the engine use them all. Whatever is chosen, the corpus is the
+same.
 """
 
 import importlib.util
@@ -114,9 +116,8 @@ def choose_runner(name: str, flags: Sequence[str], input_bytes: int, splits: int
         raise SettingsError(f"--direct_num_workers={given}: it must be a number of workers, 0 for one per core")
     count = int(given) or cores
     mode = _value(chosen, "direct_running_mode") or "in_memory"
-    engine_threads = cores if count == 1 else 1 if mode == "multi_processing" else count
     says = f"Beam's FnApiRunner, {count} worker{'s' if count > 1 else ''} ({mode})"
-    return RunnerChoice(runner="FnApiRunner", flags=tuple(chosen), engine_threads=engine_threads, says=says)
+    return RunnerChoice(runner="FnApiRunner", flags=tuple(chosen), engine_threads=1, says=says)
 
 
 def _value(flags: Sequence[str], option: str) -> str | None:

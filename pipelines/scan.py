@@ -59,7 +59,7 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
         StorageError: a file cannot be read or written.
     """
     source = job.source_of(split)
-    receipt_path = item_receipt_path(job.corpus, "scan", f"{source.id}/{split.part:05d}")
+    receipt_path = item_receipt_path(job.corpus, "scan", job.item(split))
     item_digest = digest({"step": "scan", "split": split.digest})
     receipt = valid_receipt(job.corpus, receipt_path, item_digest)
     if receipt is not None:

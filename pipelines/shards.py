@@ -18,7 +18,7 @@ from gristmill.formats.storage import read_bytes, read_range
 from gristmill.pipelines.encode import encoder_of, spill_path
 from gristmill.pipelines.job import Job
 
-__all__ = ["assemble_shard", "plan_shards", "shard_path", "ShardPiece", "ShardPlan"]
+__all__ = ["assemble_shard", "plan_shards", "shard_item", "shard_path", "ShardPiece", "ShardPlan"]
 
 _COPY_TOKENS = 1 << 21
 
@@ -62,6 +62,11 @@ class ShardPlan:
 def shard_path(source_id: str, number: int, count: int) -> str:
     """Prefix of a shard's pair, relative to the corpus."""
     return f"tokens/{source_id}/{source_id}-{number:05d}-of-{count:05d}"
+
+
+def shard_item(source_id: str, number: int, count: int) -> str:
+    """What receipts call the work on a shard."""
+    return f"{source_id}/{number:05d}-of-{count:05d}"
 
 
 def plan_shards(job: Job, reports: list[dict[str, Any]]) -> list[ShardPlan]:
@@ -140,7 +145,7 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
         StorageError: a file cannot be read or written.
     """
     source_id = job.recipe.sources[plan.source].id
-    receipt_path = item_receipt_path(job.corpus, "assemble", f"{source_id}/{plan.number:05d}-of-{plan.count:05d}")
+    receipt_path = item_receipt_path(job.corpus, "assemble", shard_item(source_id, plan.number, plan.count))
     item_digest = digest({"step": "assemble", "tokenizer": job.tokenizer, "plan": plan})
     receipt = valid_receipt(job.corpus, receipt_path, item_digest)
     if receipt is not None:

@@ -4,6 +4,8 @@ A stage is finished when its receipt is there, and the receipt is written by the
 not by the process that launched it. Totals that do not add up fail the run; nothing is rounded or explained away.
 """
 
+import contextlib
+import os
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -12,11 +14,18 @@ import xxhash
 
 from gristmill.formats.errors import CorpusError, DataError, InputError
 from gristmill.formats.fingerprint import digest
-from gristmill.formats.receipts import Receipt, stage_receipt_path, valid_receipt, write_receipt
-from gristmill.formats.storage import FileFacts, file_facts, list_files, relative_to, remove
+from gristmill.formats.receipts import (
+    STAGES_FOLDER,
+    Receipt,
+    stage_receipt_path,
+    valid_receipt,
+    write_receipt,
+)
+from gristmill.formats.storage import FileFacts, file_facts, is_local, list_files, local_path, relative_to, remove
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Plan, read_plan
 from gristmill.pipelines.scan import keys_path, rejects_path
+from gristmill.pipelines.shards import shard_item
 
 __all__ = [
     "close_clean",
@@ -66,6 +75,16 @@ def sweep(job: Job, folder: str, keep: Iterable[str]) -> None:
     for path in list_files(job.path(folder), recursive=True):
         if f"{folder}/{relative_to(path, job.path(folder))}" not in kept:
             remove(path)
+    if is_local(job.corpus):
+        for below, _, _ in os.walk(local_path(job.path(folder)), topdown=False):
+            with contextlib.suppress(OSError):  # it is not empty
+                os.rmdir(below)
+
+
+def _sweep_receipts(job: Job, step: str, items: Iterable[str]) -> None:
+    """Removes the receipts of items that this run does not have."""
+    folder = f"{STAGES_FOLDER}/items/{step}"
+    sweep(job, folder, (f"{folder}/{item}.json" for item in items))
 
 
 def close_download(job: Job) -> Result:
@@ -107,6 +126,7 @@ def close_clean(job: Job, scans: list[Result], drops: list[Result]) -> Result:
         _check_totals(job, source.id, totals)
         _check_bad(source.id, source.max_bad_fraction, totals)
         sources[source.id] = totals
+    _sweep_receipts(job, "scan", _items(job, plan, cleaned=True))
     files = {str(drop["file"]["path"]): FileFacts(drop["file"]["size"], drop["file"]["sha256"]) for drop in drops}
     rejects = set()
     for split in plan.splits:
@@ -165,8 +185,19 @@ def close_tokenize(job: Job, encodes: list[Result], shards: list[Result]) -> Res
         placed = [_placed(shard, own) for shard in own_shards]
         sources.append({"id": source.id, **totals, "inputs": inputs, "shards": placed})
     sweep(job, "tokens", files)
+    _sweep_receipts(job, "encode", _items(job, plan, cleaned=False))
+    numbers = Counter(int(shard["source"]) for shard in shards)
+    names = ((job.recipe.sources[shard["source"]].id, shard["number"], numbers[shard["source"]]) for shard in shards)
+    _sweep_receipts(job, "assemble", (shard_item(*name) for name in names))
     result = {"sources": sources, "engine": job.engine, "engine_version": job.engine_version}
     return write_stage(job, "tokenize", files, result)
+
+
+def _items(job: Job, plan: Plan, *, cleaned: bool) -> Iterable[str]:
+    """Names of the splits' items; `cleaned` leaves out those of sources that are not cleaned."""
+    for split in plan.splits:
+        if job.source_of(split).clean.enabled or not cleaned:
+            yield job.item(split)
 
 
 def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
