@@ -12,7 +12,7 @@ from bench_prepare import best, prepare
 from measure import Cost, machine
 from real_text import FOLDER, corpus, tokenizer
 
-WAYS = {
+WAYS: dict[str, tuple[str, ...]] = {
     "one worker": ("--runner", "FnApiRunner"),
     "auto": (),
     "two threads over gRPC": (
@@ -56,9 +56,8 @@ def main() -> None:
     small = FOLDER / "text-1.jsonl"
     with big.open("rb") as file:
         small.write_bytes(b"".join(file.readlines(1_000_000)))
-    print(
-        f"\n{small.stat().st_size / 1e6:.1f} MB with auto: {prepare(small, vocabulary, 'cores').wall:.2f} s of wall time"
-    )
+    waited = prepare(small, vocabulary, "cores").wall
+    print(f"\n{small.stat().st_size / 1e6:.1f} MB with auto: {waited:.2f} s of wall time")
 
 
 if __name__ == "__main__":

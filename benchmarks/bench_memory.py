@@ -15,7 +15,7 @@ from measure import machine, measure
 from real_text import FOLDER, corpus, tokenizer
 
 LONG_CHARS = 30_000_000
-WAYS = (
+WAYS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("plain loop", ("--runner", "loop")),
     ("auto", ()),
     ("Beam, one worker", ("--runner", "FnApiRunner")),
@@ -37,11 +37,11 @@ def main() -> None:
     path = FOLDER / "with-long-document.jsonl"
     if not path.exists():
         with source.open(encoding="utf-8") as lines:
-            words = " ".join(json.loads(line)["text"] for line in lines)[:LONG_CHARS]
+            long_text = " ".join(json.loads(line)["text"] for line in lines)[:LONG_CHARS]
         partial = path.with_suffix(".partial")
         shutil.copy(source, partial)
         with partial.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"text": words}, ensure_ascii=False) + "\n")
+            file.write(json.dumps({"text": long_text}, ensure_ascii=False) + "\n")
         partial.rename(path)
     print(f"{machine()}; {path.stat().st_size / 1e6:.0f} MB with one document of {LONG_CHARS / 1e6:.0f} M characters")
     print("\n| way of running | peak MiB of the process tree | wall s |\n|---|---|---|")

@@ -45,10 +45,6 @@ def run_beam(
         SettingsError: Beam knows no such runner or option.
         GristmillError: what a worker raised.
     """
-    import os
-
-    if os.environ.get("SWITCH"):
-        sys.setswitchinterval(0.0005)
     with quiet(verbose=verbose or runner in _REMOTE):
         import apache_beam as beam
 
