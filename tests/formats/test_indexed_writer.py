@@ -404,6 +404,9 @@ def test_memory_does_not_grow_with_the_number_of_documents(tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-c", MEASURED, f"{tmp_path}/"], capture_output=True, text=True, check=True)
     assert (tmp_path / "large.idx").stat().st_size == 42 + 20 * 5_000_000
     assert int(done.stdout) < 40_000, "kilobytes more than for fifty thousand"
+    pair = IndexedDataset(str(tmp_path / "large"))  # compares every pointer and document
+    assert (len(pair), pair.num_documents, pair.num_tokens) == (5_000_000, 5_000_000, 10_000_000)
+    pair.close()
 
 
 def test_nothing_of_a_writer_stays_in_memory_stores(tmp_path: Path) -> None:

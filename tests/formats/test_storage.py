@@ -173,11 +173,18 @@ def test_arrays_are_written_as_their_bytes(folder: str, array: np.ndarray) -> No
     assert storage.read_bytes(path) == array.tobytes()
 
 
-def test_the_digest_can_be_left_out(folder: str) -> None:
+def test_a_scratch_file_is_as_whole_and_has_no_digest(folder: str) -> None:
     path = storage.join(folder, "file")
-    with storage.publish(path, hashed=False) as publication:
+    with storage.publish(path, scratch=True) as publication:
         publication.write(b"abc")
+        assert not storage.exists(path)
     assert publication.facts() == storage.FileFacts(3, "")
+    assert storage.read_bytes(path) == b"abc"
+    with pytest.raises(KeyError), storage.publish(path, scratch=True) as publication:  # noqa: PT012
+        publication.write(b"other")
+        raise KeyError
+    assert storage.read_bytes(path) == b"abc"
+    assert storage.list_files(folder) == [path]
 
 
 @given(chunks=st.lists(st.binary(max_size=50), max_size=8))
@@ -294,7 +301,8 @@ def without_privileges() -> Iterator[None]:
 
 
 def test_denied_permissions_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)  # relative paths: the folders above are closed to others
+    tmp_path.chmod(0o755)
     for name, mode in (("readable", 0o555), ("closed", 0o000)):
         Path(name).mkdir()
         Path(name, "file").write_bytes(b"secret")
@@ -307,6 +315,7 @@ def test_denied_permissions_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         r"readable/file: cannot be removed": lambda: storage.remove("readable/file"),
         r"readable/file: cannot be read": lambda: storage.read_range("readable/file", 0, 1),
         r"readable: cannot be removed": lambda: storage.remove_tree("readable"),
+        r"closed: cannot be removed": lambda: storage.remove_tree("closed"),
         r"closed/file: cannot be looked up": lambda: storage.exists("closed/file"),
         r"closed/file: cannot be examined": lambda: storage.file_size("closed/file"),
         r"closed: cannot be listed": lambda: storage.list_files("closed"),

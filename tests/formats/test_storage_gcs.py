@@ -69,6 +69,15 @@ def test_a_body_that_raises_leaves_the_former_object(folder: str) -> None:
     assert storage.read_bytes(path) == b"former"
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_a_dropped_upload_is_not_begun_again(folder: str, size: int) -> None:
+    """A file of gcsfs that is collected while it counts as open would start another upload."""
+    with pytest.raises(KeyError), storage.publish(storage.join(folder, "object")) as publication:  # noqa: PT012
+        publication.write(letters(size))
+        raise KeyError
+    assert publication._raw.closed
+
+
 def test_two_writers_of_one_name_do_not_disturb_each_other(folder: str) -> None:
     path = storage.join(folder, "object")
     first, second = storage.publish(path), storage.publish(path)
