@@ -1,10 +1,9 @@
-"""The `gristmill prepare` command: options to a run."""
+"""The `gristmill prepare` command: options to a run; what does the work is loaded when the options are in order."""
 
 import argparse
 
-from gristmill.formats.recipe import read_recipe
-from gristmill.pipelines.job import STAGES
-from gristmill.pipelines.workflow import PrepareOptions, prepare
+from gristmill.formats.errors import MissingExtraError
+from gristmill.pipelines.stage_names import STAGES
 
 __all__ = ["add_arguments", "run"]
 
@@ -24,7 +23,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, beam_flags: list[str]) -> int:
-    """Prepares the corpus; returns the exit code."""
+    """Prepares the corpus; returns the exit code.
+
+    Raises:
+        MissingExtraError: a library that the extra `prepare` brings is not installed.
+        GristmillError: whatever stops the run.
+    """
+    try:
+        from gristmill.formats.recipe import read_recipe
+        from gristmill.pipelines.workflow import PrepareOptions, prepare
+    except ImportError as error:
+        if error.name is None or error.name.startswith("gristmill"):
+            raise
+        raise MissingExtraError(error.name, "prepare", "gristmill prepare") from error
     recipe = read_recipe(arguments.recipe, output=arguments.output)
     options = PrepareOptions(
         first=arguments.first,

@@ -12,13 +12,11 @@ from gristmill.formats.fingerprint import digest
 from gristmill.formats.recipe import Recipe, SourceSettings
 from gristmill.formats.storage import join
 from gristmill.pipelines.plan import Plan, Split
+from gristmill.pipelines.stage_names import STAGES
 from gristmill.tokenize.engine import Engine
 from gristmill.tokenize.resolved import ResolvedTokenizer
 
-__all__ = ["Job", "make_job", "stage_settings", "STAGES"]
-
-STAGES = ("download", "clean", "tokenize", "index", "blend")
-"""The stages that a user names, in order."""
+__all__ = ["Job", "make_job", "stage_settings"]
 
 _CLEAN_VERSION = 1
 _TOKENIZE_VERSION = 1

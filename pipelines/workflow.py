@@ -21,13 +21,14 @@ from gristmill.formats.recipe import Recipe
 from gristmill.formats.storage import exists, is_local, join, list_files, list_folders, local_path, remove, write_bytes
 from gristmill.pipelines.encode import TOKENIZER_FOLDER, prime_encoder
 from gristmill.pipelines.finish import finish, manifest_is_current
-from gristmill.pipelines.job import STAGES, Job, make_job
+from gristmill.pipelines.job import Job, make_job
 from gristmill.pipelines.plan import Plan, plan_run, write_plan
 from gristmill.pipelines.progress import Progress
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import RecordAccount
 from gristmill.pipelines.run_lock import working_on
 from gristmill.pipelines.runners import check_runner, choose_runner, execute
+from gristmill.pipelines.stage_names import STAGES
 from gristmill.pipelines.stages import require_stage, valid_stage
 from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import Engine, choose_engine, set_engine_threads

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gristmill.formats.errors import RecipeError
 from gristmill.formats.recipe import parse_recipe
-from gristmill.pipelines.job import STAGES
+from gristmill.pipelines.stage_names import STAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted(path for room in ("formats", "docs") for path in (ROOT / room).rglob("*.md"))]
@@ -37,20 +38,21 @@ def test_every_python_example_is_python(page: str, text: str) -> None:
 
 def known_keys() -> dict[str, set[str]]:
     """The keys that the parser knows, by table: it names them when it meets one that it does not know."""
-    odd = {"no-such-key": 1}
-    inner = {"clean": odd, "index": {"valid": odd, "test": odd} | odd}
+    odd: dict[str, Any] = {"no-such-key": 1}
     values = {
-        "defaults": {"clean": odd} | odd,
-        "sources": [{"clean": odd} | odd],
         "tokenizer": odd,
+        "defaults": {"clean": odd, **odd},
+        "sources": [{"clean": odd, **odd}],
         "shards": odd,
-    } | odd
+        "index": {"valid": odd, "test": odd, "schedule": [odd], **odd},
+        **odd,
+    }
     with pytest.raises(RecipeError) as caught:
-        parse_recipe(values | {"index": inner["index"]})
+        parse_recipe(values)
     found = {}
     for problem in caught.value.problems:
         if problem.key.endswith("no-such-key"):
-            table = problem.key.removesuffix("no-such-key").rstrip(".").replace("sources[0]", "sources")
+            table = problem.key.removesuffix("no-such-key").rstrip(".").replace("[0]", "")
             found[table] = set(problem.message.split("known here: ")[1].split(", ")) - {"no-such-key"}
     return found
 
@@ -64,6 +66,7 @@ HEADINGS = {
     "sources": "## `[[sources]]`",
     "shards": "## `[shards]`",
     "index": "## `[index]`",
+    "index.schedule": "## `[[index.schedule]]`",
 }
 
 

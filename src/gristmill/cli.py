@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from gristmill import __version__
-from gristmill.formats.errors import GristmillError, MissingExtraError, SettingsError
+from gristmill.formats.errors import GristmillError, SettingsError
 
 __all__ = ["main"]
 
@@ -24,12 +24,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _prepare(parser: _Parser, words: list[str]) -> int:
-    try:
-        from gristmill.pipelines import command
-    except ImportError as error:
-        if error.name is None or error.name.startswith("gristmill"):
-            raise
-        raise MissingExtraError(error.name, "prepare", "gristmill prepare") from error
+    from gristmill.pipelines import command
+
     command.add_arguments(parser)
     arguments, beam_flags = parser.parse_known_args(words)
     return command.run(arguments, beam_flags)
