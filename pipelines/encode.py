@@ -32,10 +32,13 @@ __all__ = [
     "encoder_of",
     "prime_encoder",
     "spill_path",
+    "TOKENIZER_FILES",
     "TOKENIZER_FOLDER",
 ]
 
 TOKENIZER_FOLDER = "tokenizer"
+TOKENIZER_FILES = (f"{TOKENIZER_FOLDER}/tokenizer.json", f"{TOKENIZER_FOLDER}/facts.json")
+"""Paths of the tokenizer's files, relative to the corpus."""
 """Folder of the tokenizer inside a corpus."""
 
 

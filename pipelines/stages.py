@@ -22,6 +22,7 @@ from gristmill.formats.receipts import (
     write_receipt,
 )
 from gristmill.formats.storage import FileFacts, file_facts, is_local, list_files, local_path, relative_to, remove
+from gristmill.pipelines.encode import TOKENIZER_FILES
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Plan, read_plan
 from gristmill.pipelines.scan import keys_path, rejects_path
@@ -168,6 +169,7 @@ def close_tokenize(job: Job, encodes: list[Result], shards: list[Result]) -> Res
             "dropped": dropped,
             "counted": counted,
         }
+        _check_ends(job, source.id, counted)
         if before and (before["records"], before["read"]) != (totals["records"], _read_digest(own)):
             raise InputError(
                 f"source {source.id!r}: {before['records']} records were scanned, but reading again gave "
@@ -185,6 +187,8 @@ def close_tokenize(job: Job, encodes: list[Result], shards: list[Result]) -> Res
         placed = [_placed(shard, own) for shard in own_shards]
         sources.append({"id": source.id, **totals, "inputs": inputs, "shards": placed})
     sweep(job, "tokens", files)
+    for name in TOKENIZER_FILES:
+        files[name] = file_facts(job.path(name))
     _sweep_receipts(job, "encode", _items(job, plan, cleaned=False))
     numbers = Counter(int(shard["source"]) for shard in shards)
     names = ((job.recipe.sources[shard["source"]].id, shard["number"], numbers[shard["source"]]) for shard in shards)
@@ -213,6 +217,16 @@ def _check_totals(job: Job, source_id: str, totals: Result) -> None:
         raise DataError(
             f"{job.corpus}: source {source_id!r}: {totals['records']} records came in, but {totals['kept']} were kept "
             f"and {dropped} dropped; this must add up. Remove {job.path('_stages')} and run again"
+        )
+
+
+def _check_ends(job: Job, source_id: str, counted: dict[str, int]) -> None:
+    """Refuses texts that spell the EOD although control text is to be ordinary: readers would see false documents."""
+    found = counted.get("eod_in_text", 0)
+    if found and job.recipe.tokenizer.control_text != "keep":
+        raise DataError(
+            f"source {source_id!r}: {found} tokens inside its documents equal the EOD, which this tokenizer makes of "
+            'ordinary text; set tokenizer.eod to a token that no text spells, or control_text = "keep" to accept it'
         )
 
 
