@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gristmill.formats.blend import blend_size, draw, empty_blend, normalise, unlimited
+from gristmill.formats.blend import blend_size, draw, empty_blend, normalise
 from gristmill.formats.errors import DataError, FormatError, SettingsError
 from gristmill.formats.index_member import MemberReport
-from gristmill.formats.index_plan import IndexSettings
+from gristmill.formats.index_plan import IndexSettings, MemberPlan
 from gristmill.formats.npy import npy_size, open_npy, write_npy
+from gristmill.formats.schedule import Phase, draw_phases, parse_phases, phase_of_members, shares_above_zero
 from gristmill.formats.storage import FileFacts, join
 
 __all__ = [
@@ -24,9 +25,12 @@ __all__ = [
     "BlendReport",
     "BlendRule",
     "build_blend",
+    "check_each_is_drawn",
+    "check_enough",
     "open_blend_files",
     "parse_blend_report",
     "taking_part",
+    "weighted_rule",
     "write_blend",
 ]
 
@@ -39,6 +43,7 @@ class BlendIndices:
         kind: ``weighted`` (by given weights), ``proportional`` (by the members' lengths, a part of them) or
             ``exhaustive`` (every sample once).
         weights: [members] shares that the rule was applied to.
+        phases: later phases with other weights, each [members], normalised likewise; 0 draws nothing meanwhile.
         samples: samples of the split; the arrays may be longer.
         dataset_index: [size] int16, the member of each sample, counted over the members that take part.
         dataset_sample_index: [size] int64, the sample's number inside its member.
@@ -46,6 +51,7 @@ class BlendIndices:
 
     kind: str
     weights: tuple[float, ...]
+    phases: tuple[Phase, ...]
     samples: int
     dataset_index: NDArray[np.int16]
     dataset_sample_index: NDArray[np.int64]
@@ -61,6 +67,7 @@ class BlendReport:
         weights: [members] shares that the rule was applied to.
         samples: samples of the split.
         size: length of the stored arrays.
+        phases: later phases with other weights, see `BlendIndices`.
         files: size and digest of each file by its path relative to the set's folder.
     """
 
@@ -69,7 +76,13 @@ class BlendReport:
     weights: tuple[float, ...]
     samples: int
     size: int
+    phases: tuple[Phase, ...] = ()
     files: Mapping[str, FileFacts] = field(default_factory=dict)
+
+    @property
+    def all_phases(self) -> list[Phase]:
+        """Every phase, the first included."""
+        return [Phase(0, self.weights), *self.phases]
 
 
 def taking_part(split: str, reports: Iterable[MemberReport]) -> list[MemberReport]:
@@ -86,13 +99,16 @@ class BlendRule:
         kind: see `BlendIndices`.
         weights: [members] shares that the rule is applied to.
         samples: samples of the split.
-        size: length of the arrays; for a weighted blend Megatron's sum of ceilings, which can exceed `samples`.
+        size: length of the arrays; for a weighted blend Megatron's sum of ceilings, which can exceed `samples`. With
+            phases, only the last one is rounded up so.
+        phases: later phases with other weights, see `BlendIndices`.
     """
 
     kind: str
     weights: tuple[float, ...]
     samples: int
     size: int
+    phases: tuple[Phase, ...] = ()
 
 
 def blend_rule(settings: IndexSettings, split: str, members: Sequence[MemberReport]) -> BlendRule:
@@ -110,10 +126,25 @@ def blend_rule(settings: IndexSettings, split: str, members: Sequence[MemberRepo
         exhaustive = np.array(rows, dtype=np.int64) / np.float64(sum(rows))
         return BlendRule(kind="exhaustive", weights=tuple(exhaustive.tolist()), samples=sum(rows), size=sum(rows))
     if len(shares) == len(members):
-        weights, size = tuple(normalise(shares).tolist()), blend_size(samples, shares)
-        return BlendRule(kind="weighted", weights=weights, samples=min(samples, size), size=size)
+        places = [member.place for member in members]
+        phases = [Phase(0, tuple(shares))]
+        phases += [phase_of_members(split, phase, places) for phase in settings.phases(split)]
+        return weighted_rule(phases, samples)
     size = min(samples, sum(rows))
     return BlendRule(kind="proportional", weights=tuple(normalise(rows).tolist()), samples=size, size=size)
+
+
+def weighted_rule(phases: Sequence[Phase], samples: int) -> BlendRule:
+    """The rule of a blend by weights.
+
+    Args:
+        phases: by `from_sample`, the first from 0 on; weights by member, normalised once over those above 0.
+        samples: samples of the split.
+    """
+    first, *later = (Phase(phase.from_sample, tuple(shares_above_zero(phase.weights))) for phase in phases)
+    begun = phases[-1].from_sample
+    size = begun + blend_size(samples - begun, phases[-1].weights)
+    return BlendRule(kind="weighted", weights=first.weights, samples=min(samples, size), size=size, phases=tuple(later))
 
 
 def build_blend(settings: IndexSettings, split: str, reports: Iterable[MemberReport]) -> BlendIndices | None:
@@ -135,38 +166,58 @@ def build_blend(settings: IndexSettings, split: str, reports: Iterable[MemberRep
     if len(members) < 2:
         return None
     rule = blend_rule(settings, split, members)
-    limits = unlimited(len(members))
+    counts = np.zeros(len(members), dtype=np.int64)
+    dataset_index, dataset_sample_index = empty_blend(rule.size)
     if rule.kind == "exhaustive":
         limits = np.array([member.rows for member in members], dtype=np.int64)
-    counts = np.zeros(len(members), dtype=np.int64)
-    weights = np.array(rule.weights, dtype=np.float64)
-    dataset_index, dataset_sample_index = empty_blend(rule.size)
-    draw(weights, limits, counts, 0, dataset_index[: rule.samples], dataset_sample_index[: rule.samples])
-    if rule.kind == "weighted":
-        _check_each_is_drawn(split, members, rule, counts)
-    draw(weights, limits, counts, rule.samples, dataset_index[rule.samples :], dataset_sample_index[rule.samples :])
-    _check_enough(split, members, counts)
+        weights = np.array(rule.weights, dtype=np.float64)
+        draw(weights, limits, counts, 0, dataset_index, dataset_sample_index)
+    else:
+        phases, since = [Phase(0, rule.weights), *rule.phases], np.zeros(len(members), dtype=np.int64)
+        for rows in (slice(0, rule.samples), slice(rule.samples, rule.size)):
+            draw_phases(phases, rows.start, counts, since, dataset_index[rows], dataset_sample_index[rows])
+            if rule.kind == "weighted" and rows.start == 0:
+                check_each_is_drawn(split, members, rule, counts)
+    check_enough(split, members, counts)
     return BlendIndices(
         kind=rule.kind,
         weights=rule.weights,
+        phases=rule.phases,
         samples=rule.samples,
         dataset_index=dataset_index,
         dataset_sample_index=dataset_sample_index,
     )
 
 
-def _check_each_is_drawn(
-    split: str, members: Sequence[MemberReport], rule: BlendRule, counts: NDArray[np.int64]
+def check_each_is_drawn(
+    split: str, members: Sequence[MemberReport | MemberPlan], rule: BlendRule, counts: NDArray[np.int64]
 ) -> None:
+    """Refuses a weighted blend in which a member gets no sample.
+
+    Args:
+        split: the split.
+        members: those that take part, in order.
+        rule: how they are blended.
+        counts: [members] samples drawn from each.
+
+    Raises:
+        SettingsError: a count is 0; the message names the sources.
+    """
     for member, weight, count in zip(members, rule.weights, counts, strict=True):
         if count == 0:
+            share = f"its share of {weight:.3g}" if not rule.phases else "its shares in the schedule"
             raise SettingsError(
-                f"{split}: source {member.source!r} would get none of the {rule.samples} samples at its share of "
-                f"{weight:.3g}: raise its weight or the number of samples, or give it weight 0 to leave it out"
+                f"{split}: source {member.source!r} would get none of the {rule.samples} samples at {share}: raise its "
+                "weight or the number of samples, or give it weight 0 to leave it out"
             )
 
 
-def _check_enough(split: str, members: Sequence[MemberReport], counts: NDArray[np.int64]) -> None:
+def check_enough(split: str, members: Sequence[MemberReport], counts: NDArray[np.int64]) -> None:
+    """Refuses a blend that draws more samples from a member than it has.
+
+    Raises:
+        DataError: a count is above the member's `rows`; the message names the source.
+    """
     for member, count in zip(members, counts, strict=True):
         if count > member.rows:
             raise DataError(
@@ -200,6 +251,7 @@ def write_blend(set_folder: str, split: str, blend: BlendIndices) -> BlendReport
         weights=blend.weights,
         samples=blend.samples,
         size=len(blend.dataset_index),
+        phases=blend.phases,
         files=files,
     )
 
@@ -244,6 +296,7 @@ def open_blend_files(set_folder: str, report: BlendReport, members: Sequence[Mem
     return BlendIndices(
         kind=report.kind,
         weights=report.weights,
+        phases=report.phases,
         samples=report.samples,
         dataset_index=dataset_index,
         dataset_sample_index=dataset_sample_index,
@@ -258,4 +311,4 @@ def parse_blend_report(value: Mapping[str, Any]) -> BlendReport:
     """
     files = {name: FileFacts(int(facts["size"]), str(facts["sha256"])) for name, facts in value["files"].items()}
     weights = tuple(float(weight) for weight in value["weights"])
-    return BlendReport(**{**value, "files": files, "weights": weights})
+    return BlendReport(**{**value, "files": files, "weights": weights, "phases": parse_phases(value.get("phases", ()))})

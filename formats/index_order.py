@@ -5,7 +5,7 @@ what decides rows, so that a run may move, rename or shorten what it reads from 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,19 +15,24 @@ from gristmill.formats.index_blend import BlendIndices, BlendReport, open_blend_
 from gristmill.formats.index_member import MemberReport, open_member_files
 from gristmill.formats.index_plan import IndexSettings, LeftOut, MemberSource
 from gristmill.formats.indices import MemberIndices
+from gristmill.formats.schedule import Phase, phases_value
 from gristmill.formats.split import SPLITS, canonical_split
 from gristmill.formats.storage import FileFacts, join
 
 __all__ = [
     "IndexSet",
     "INDICES_FOLDER",
+    "member_value",
     "order_fingerprint",
+    "order_history",
+    "OrderChange",
     "set_key",
     "set_name",
     "set_path",
     "settings_value",
     "source_value",
     "SplitOrder",
+    "weights_value",
 ]
 
 INDICES_FOLDER = "indices"
@@ -35,13 +40,14 @@ INDICES_FOLDER = "indices"
 
 
 def settings_value(settings: IndexSettings) -> dict[str, Any]:
-    """Settings as JSON values, in their one spelling."""
+    """Settings as JSON values, in their one spelling; a schedule only where there is one."""
     return {
         "sequence_length": settings.sequence_length,
         "seed": settings.seed,
         "splits": canonical_split(settings.splits),
         "add_extra_token": settings.add_extra_token,
         "requests": {split: dataclasses.asdict(settings.request(split)) for split in SPLITS},
+        **({"schedule": phases_value(settings.schedule)} if settings.schedule else {}),
     }
 
 
@@ -130,6 +136,8 @@ class IndexSet:
         settings: what it was built for.
         sources: the sources; paths of shards and `max_epochs` are not recorded, so they are empty here.
         orders: one entry per split, in the order train, valid, test.
+        parent: key of the set that this one extends, or None.
+        history: of an extended set, the changes that led to its training order; see `order_history`.
     """
 
     folder: str
@@ -137,6 +145,8 @@ class IndexSet:
     settings: IndexSettings
     sources: tuple[MemberSource, ...]
     orders: tuple[SplitOrder, ...]
+    parent: str | None = None
+    history: tuple["OrderChange", ...] = ()
 
     @property
     def name(self) -> str:
@@ -190,6 +200,26 @@ class IndexSet:
         return None if order.blend is None else open_blend_files(self.folder, order.blend, order.members)
 
 
+@dataclass(frozen=True, slots=True)
+class OrderChange:
+    """A point of a stream from which on its rows are others than those of an earlier stream.
+
+    Attributes:
+        from_sample: first row that may differ; all before are those of the parent.
+        change: what is different from there on, as JSON values.
+        parent: fingerprint of the earlier stream.
+    """
+
+    from_sample: int
+    change: Mapping[str, Any]
+    parent: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the stream that the change leads to."""
+        return digest({"kind": "change", "parent": self.parent, "from_sample": self.from_sample, "change": self.change})
+
+
 def order_fingerprint(index_set: IndexSet, split: str) -> str:
     """Digest of what decides the rows of a split, and of nothing else.
 
@@ -199,12 +229,66 @@ def order_fingerprint(index_set: IndexSet, split: str) -> str:
     for all sizes that need the same epochs, and another for those that need more. Paths, the number of samples itself,
     batch size, source names and sources left out are not part of it.
 
+    Of an order with a history it is the fingerprint of the last change, which covers the one before, and so on. A phase
+    of weights is such a change, and what only later phases use is no part of the first fingerprint; so two sets whose
+    first phases are equal have the same beginning of their histories, if all that they share is built for the same
+    epochs.
+
+    Raises:
+        CorpusError: the split has no samples.
+    """
+    history = order_history(index_set, split)
+    return history[-1].fingerprint if history else _first_fingerprint(index_set, index_set.order(split))
+
+
+def order_history(index_set: IndexSet, split: str) -> tuple[OrderChange, ...]:
+    """The changes that led to an order, oldest first; empty for an order that was built as it is, without a schedule.
+
     Raises:
         CorpusError: the split has no samples.
     """
     order = index_set.order(split)
     order.require_samples()
-    settings = index_set.settings
+    if split == "train" and index_set.parent is not None:
+        return index_set.history
+    if order.blend is None:
+        return ()
+    history: list[OrderChange] = []
+    parent = _first_fingerprint(index_set, order)
+    for phase in order.blend.phases:
+        history.append(OrderChange(phase.from_sample, {"weights": weights_value(index_set, order, phase)}, parent))
+        parent = history[-1].fingerprint
+    return tuple(history)
+
+
+def weights_value(index_set: IndexSet, order: SplitOrder, phase: Phase) -> list[dict[str, Any]]:
+    """What a phase of weights draws from, as JSON values: the members of a weight above 0."""
+    return [
+        {**member_value(index_set.sources, member), "weight": weight}
+        for member, weight in zip(order.members, phase.weights, strict=True)
+        if weight > 0
+    ]
+
+
+def member_value(sources: Sequence[MemberSource], member: MemberReport) -> dict[str, Any]:
+    """What decides the order inside a member, as JSON values: its shards and the epochs it is shuffled over."""
+    return {
+        "shards": source_value(sources[member.place])["shards"],
+        "epochs": member.epochs,
+        "separate": member.separate,
+    }
+
+
+def _first_fingerprint(index_set: IndexSet, order: SplitOrder) -> str:
+    """Fingerprint of an order up to its first change."""
+    settings, members, blend = index_set.settings, list(order.members), None
+    if order.blend is not None:
+        shares = order.blend.weights
+        if order.blend.phases:  # members of weight 0 are of later phases
+            members = [member for member, share in zip(members, shares, strict=True) if share > 0]
+            shares = tuple(share for share in shares if share > 0)
+        if len(members) > 1:
+            blend = {"kind": order.blend.kind, "weights": list(shares)}
     return digest(
         {
             "kind": "megatron",
@@ -212,16 +296,9 @@ def order_fingerprint(index_set: IndexSet, split: str) -> str:
             "sequence_length": settings.sequence_length,
             "seed": settings.seed,
             "add_extra_token": settings.add_extra_token,
-            "split": split,
+            "split": order.split,
             "splits": canonical_split(settings.splits),
-            "members": [
-                {
-                    "shards": source_value(index_set.sources[member.place])["shards"],
-                    "epochs": member.epochs,
-                    "separate": member.separate,
-                }
-                for member in order.members
-            ],
-            "blend": None if order.blend is None else {"kind": order.blend.kind, "weights": list(order.blend.weights)},
+            "members": [member_value(index_set.sources, member) for member in members],
+            "blend": blend,
         }
     )

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gristmill.formats.blend import MEMBER_LIMIT, member_samples, normalise, target_samples
+from gristmill.formats.blend import MEMBER_LIMIT, SURPLUS
 from gristmill.formats.errors import DataError, SettingsError
+from gristmill.formats.schedule import Phase, phase_of_members, phase_targets, source_phases
 from gristmill.formats.split import SPLITS, parse_split, split_bounds
 
 __all__ = [
@@ -71,6 +72,8 @@ class IndexSettings:
         test: what is wanted of the test split.
         add_extra_token: whether a sample holds one token more than its length, so that targets are inputs shifted by
             one (Megatron's ``add_extra_token_to_sequence``).
+        schedule: later phases of the training split, by `from_sample`, each with one weight per source in the order of
+            the sources. Up to the first of them the sources' own weights hold.
     """
 
     sequence_length: int
@@ -80,6 +83,7 @@ class IndexSettings:
     valid: SplitRequest = SplitRequest()
     test: SplitRequest = SplitRequest()
     add_extra_token: bool = True
+    schedule: tuple[Phase, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.sequence_length <= _INT32_MAX - 1:
@@ -87,10 +91,24 @@ class IndexSettings:
         if not 0 <= self.seed < _SEED_LIMIT:
             raise SettingsError(f"seed must be 0 to {_SEED_LIMIT - 1}, not {self.seed}")
         parse_split(self.splits)
+        before = 0
+        for phase in self.schedule:
+            if self.train.samples is None:
+                raise SettingsError("a schedule of weights needs a number of samples of the training split")
+            if not before < phase.from_sample < self.train.samples:
+                raise SettingsError(
+                    f"schedule: weights from sample {phase.from_sample} on: the rule is from_sample above {before} and "
+                    f"below the {self.train.samples} samples of the training split, in ascending order"
+                )
+            before = phase.from_sample
 
     def request(self, split: str) -> SplitRequest:
         """What is wanted of ``train``, ``valid`` or ``test``."""
         return {"train": self.train, "valid": self.valid, "test": self.test}[split]
+
+    def phases(self, split: str) -> tuple[Phase, ...]:
+        """The later phases of a split's weights; only ``train`` can have some."""
+        return self.schedule if split == "train" else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +181,8 @@ class MemberPlan:
         samples: number of samples the member is built for, blend surplus included; None when `epochs` decides.
         epochs: passes the member is built for; None when `samples` decides.
         draws: most samples that the split's order takes from the member; None: all it has.
-        weight: share of the member in a weighted blend, normalised once over the members left; None: unweighted.
+        weight: share of the member in a weighted blend, normalised once over the members left; with a schedule that of
+            the first phase, which can be 0; None: unweighted.
         max_epochs: most passes allowed, or None.
         sequence_length: tokens per sample.
         seed: of the shuffles.
@@ -233,7 +252,9 @@ def plan_members(settings: IndexSettings, sources: Sequence[MemberSource]) -> Se
 
     The counts follow Megatron's builder (BlendedMegatronDatasetBuilder, megatron-core 0.16.1): a single member is
     built for the samples asked for; members of a weighted blend for ``ceil(ceil(samples * weight) * 1.005)`` each,
-    with weights normalised over the members left; members without weights for one pass (or the epochs asked for).
+    with weights normalised over the members left; members without weights for one pass (or the epochs asked for). With
+    a schedule, ``ceil(samples * weight)`` is summed over the phases, each with its own samples and weights; with one
+    phase that is Megatron's count again.
 
     Args:
         settings: what is wanted.
@@ -241,11 +262,12 @@ def plan_members(settings: IndexSettings, sources: Sequence[MemberSource]) -> Se
 
     Returns:
         The members and the sources left out. A source without sequences in a split is left out there, and one of
-        weight 0 of every weighted blend.
+        weight 0 (in every phase) of every weighted blend.
 
     Raises:
         SettingsError: ids repeat, weights are missing, all zero, or given without a number of samples; too many
-            members; a source too large for int32 sequence numbers.
+            members; a source too large for int32 sequence numbers; a schedule of other sources, or one that leaves a
+            phase without any.
         DataError: samples or epochs are asked of a split in which no source has a sequence.
     """
     _check_sources(sources)
@@ -281,13 +303,15 @@ def _plan_split(
     settings: IndexSettings, split: str, sources: Sequence[MemberSource]
 ) -> tuple[list[MemberPlan], list[LeftOut]]:
     request = settings.request(split)
-    weighted = request.samples is not None and _have_weights(sources, split)
+    weights = {source.id: source.weight for source in sources}
+    phases = [] if request.samples is None else source_phases(split, weights, settings.phases(split))
     present: list[tuple[int, int, int]] = []
     left_out: list[LeftOut] = []
     for place, source in enumerate(sources):
         start, end = split_bounds(settings.splits, source.sequences)[split]
-        if weighted and source.weight == 0:
-            left_out.append(LeftOut(split, source.id, "its weight is 0", place))
+        if phases and not any(phase.weights[place] for phase in phases):
+            reason = "its weight is 0" if len(phases) == 1 else "its weight is 0 in every phase"
+            left_out.append(LeftOut(split, source.id, reason, place))
         elif start == end:
             reason = f"splits {settings.splits!r} give it none of the source's {source.sequences} sequences"
             left_out.append(LeftOut(split, source.id, reason, place))
@@ -297,10 +321,10 @@ def _plan_split(
         _refuse_empty(settings, split, left_out)
     if split == "train" and request.samples is None and len(present) > 1:
         _refuse_weights_without_samples(request, [sources[place] for place, _, _ in present])
-    shares: list[float] | None = None
-    if weighted and len(present) > 1:
-        shares = normalise([sources[place].weight or 0.0 for place, _, _ in present]).tolist()
-    counts = _counts(request, shares, len(present))
+    shared = [phase_of_members(split, phase, [place for place, _, _ in present]) for phase in phases]
+    if len(present) == 1:
+        shared = []
+    counts = _counts(request, shared, len(present))
     members = [
         MemberPlan(
             split=split,
@@ -312,7 +336,7 @@ def _plan_split(
             samples=samples,
             epochs=epochs,
             draws=draws,
-            weight=None if shares is None else shares[member],
+            weight=shared[0].weights[member] if shared else None,
             max_epochs=sources[place].max_epochs,
             sequence_length=settings.sequence_length,
             seed=settings.seed,
@@ -322,21 +346,6 @@ def _plan_split(
         for member, ((place, start, end), (samples, epochs, draws)) in enumerate(zip(present, counts, strict=True))
     ]
     return members, left_out
-
-
-def _have_weights(sources: Sequence[MemberSource], split: str) -> bool:
-    """Whether a split of a known size blends by weights: all sources have one, or none has."""
-    without = [source.id for source in sources if source.weight is None]
-    if len(without) == len(sources):
-        return False
-    if without:
-        raise SettingsError(
-            f"{split}: no weight for {', '.join(map(repr, without))} while other sources have one: give every source "
-            "a weight or none"
-        )
-    if all(source.weight == 0 for source in sources):
-        raise SettingsError(f"{split}: every source has weight 0, so nothing would be drawn: give one a weight above 0")
-    return True
 
 
 def _refuse_empty(settings: IndexSettings, split: str, left_out: Sequence[LeftOut]) -> None:
@@ -360,17 +369,14 @@ def _refuse_weights_without_samples(request: SplitRequest, sources: Sequence[Mem
 
 
 def _counts(
-    request: SplitRequest, shares: list[float] | None, members: int
+    request: SplitRequest, phases: list[Phase], members: int
 ) -> list[tuple[int | None, int | None, int | None]]:
     """For each member the samples or epochs to build for, and the most samples drawn from it."""
     if request.samples is None:
         return [(None, request.epochs or 1, None)] * members
-    if shares is not None:
-        built = member_samples(request.samples, shares)
-        return [
-            (samples, None, draws)
-            for samples, draws in zip(built, target_samples(request.samples, shares), strict=True)
-        ]
     if members == 1:
         return [(request.samples, None, request.samples)]
+    if phases:
+        targets = phase_targets(phases, request.samples)
+        return [(math.ceil(target * (1 + SURPLUS)), None, target) for target in targets]
     return [(None, 1, None)] * members

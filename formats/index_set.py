@@ -58,6 +58,7 @@ from gristmill.formats.index_plan import (
     plan_members,
 )
 from gristmill.formats.indices import MemberIndices
+from gristmill.formats.schedule import parse_phases
 from gristmill.formats.split import SPLITS, canonical_split
 from gristmill.formats.storage import exists, join, list_folders, read_bytes, write_bytes
 
@@ -240,7 +241,8 @@ def _order(
         raise DataError(f"{folder}: {split}: {len(members)} sources take part, so the split {needed}")
     if blend is not None:
         rule = blend_rule(settings, split, members)
-        expected: dict[str, object] = {**dataclasses.asdict(rule), "files": blend_file_sizes(blend)}
+        ruled = {rule_field.name: getattr(rule, rule_field.name) for rule_field in dataclasses.fields(rule)}
+        expected: dict[str, object] = {**ruled, "files": blend_file_sizes(blend)}
         found = {**{name: getattr(blend, name) for name in expected}, "files": _sizes(blend)}
         _refuse_differences(f"{folder}: {split}: the blend", expected, found)
         samples = rule.samples
@@ -301,6 +303,7 @@ def _parse(folder: str, path: str, value: Mapping[str, Any]) -> IndexSet:
         seed=stored["seed"],
         splits=stored["splits"],
         add_extra_token=stored["add_extra_token"],
+        schedule=parse_phases(stored.get("schedule", ())),
         **requests,
     )
     sources = [

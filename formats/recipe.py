@@ -11,9 +11,9 @@ from typing import Any
 
 from gristmill.formats.errors import Problem, RecipeError, SettingsError, StorageError
 from gristmill.formats.fingerprint import digest
-from gristmill.formats.index_plan import IndexSettings, SplitRequest
+from gristmill.formats.index_plan import IndexSettings
+from gristmill.formats.index_table import read_index
 from gristmill.formats.settings_table import SettingsTable
-from gristmill.formats.split import parse_split
 from gristmill.formats.storage import read_bytes
 
 __all__ = [
@@ -45,7 +45,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAME_SAYS = "letters, digits, dots, dashes and underscores, starting with a letter or digit"
 _ID_SAYS = f"{_NAME_SAYS}, not ending in .npy"
 _MOST_TOKENS_PER_SHARD = 2**40
-_LARGEST_SIZE = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +212,10 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
         says=f"a number of tokens, 1 to {_MOST_TOKENS_PER_SHARD}",
     )
     shards.finish()
-    index = _index(top.table("index"), seed or 0) if top.has("index") else None
+    weights = {source.id: source.weight for source in sources}
+    index = None
+    if top.has("index"):
+        index = read_index(top.table("index"), seed=seed or 0, weights=weights, splits=DEFAULT_SPLITS)
     top.finish()
     _check_sources(sources, problems)
     _check_weights(sources, index, problems)
@@ -301,40 +303,6 @@ def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
 
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
-
-
-def _size(table: SettingsTable, sequence_length: int) -> SplitRequest:
-    given = [name for name in ("samples", "tokens", "epochs") if table.has(name)]
-    samples, tokens, epochs = (
-        table.take(name, int, None, rule=lambda value: 0 < value <= _LARGEST_SIZE, says="a positive integer")
-        for name in ("samples", "tokens", "epochs")
-    )
-    if len(given) > 1:
-        table.note(given[1], f"and {given[0]} both size the split; give one of samples, tokens and epochs")
-        return SplitRequest()
-    return SplitRequest(samples=samples if tokens is None else -(-tokens // sequence_length), epochs=epochs)
-
-
-def _index(table: SettingsTable, seed: int) -> IndexSettings:
-    says = "a number of tokens, 2 to 2147483646"
-    length = (
-        table.take("sequence_length", int, required=True, rule=lambda value: 2 <= value < 2**31 - 1, says=says) or 2
-    )
-    splits = table.take("splits", str, DEFAULT_SPLITS) or DEFAULT_SPLITS
-    try:
-        parse_split(splits)
-    except SettingsError as error:
-        table.note("splits", str(error))
-        splits = DEFAULT_SPLITS
-    train = _size(table, length)
-    held_out = []
-    for name in ("valid", "test"):
-        inner = table.table(name)
-        held_out.append(_size(inner, length))
-        inner.finish()
-    table.finish()
-    valid, test = held_out
-    return IndexSettings(sequence_length=length, seed=seed, splits=splits, train=train, valid=valid, test=test)
 
 
 def _check_sources(sources: tuple[SourceSettings, ...], problems: list[Problem]) -> None:

@@ -129,9 +129,9 @@ class SettingsTable:
 
     def tables(self, name: str) -> "list[SettingsTable]":
         """Takes a list of tables; at least one must be there."""
-        value = self.take(name, list, None, required=True, says=f"one or more tables [[{name}]]")
+        value = self.take(name, list, None, required=True, says=f"one or more tables [[{self.key(name)}]]")
         if value is not None and not value:
-            self.note(name, f"is empty; at least one [[{name}]] is needed")
+            self.note(name, f"is empty; at least one [[{self.key(name)}]] is needed")
         found = []
         for number, entry in enumerate(value or []):
             if isinstance(entry, dict):

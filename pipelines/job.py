@@ -10,6 +10,7 @@ from typing import Any
 
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.recipe import Recipe, SourceSettings
+from gristmill.formats.schedule import phases_value
 from gristmill.formats.storage import join
 from gristmill.pipelines.plan import Plan, Split
 from gristmill.pipelines.stage_names import STAGES
@@ -117,7 +118,9 @@ def stage_settings(recipe: Recipe, plan: Plan, tokenizer: str) -> dict[str, dict
         source.id: digest([[file.relative, file.size, file.checksum] for file in files])
         for source, files in zip(recipe.sources, plan.inputs, strict=True)
     }
-    index = None if recipe.index is None else asdict(recipe.index)
+    index = None
+    if recipe.index is not None:
+        index = {**asdict(recipe.index), "schedule": phases_value(recipe.index.schedule)}
     return {
         "download": {"inputs": inputs, "sources": [source.id for source in recipe.sources]},
         "clean": {

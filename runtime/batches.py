@@ -176,7 +176,8 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
             allow_stream_change: as in the constructor, which None takes.
 
         Raises:
-            CorpusError: the state is of another stream, or beyond the end of this one.
+            CorpusError: the state is of another stream, of an earlier one that went on otherwise, or beyond the end of
+                this one.
             FormatError: the state is damaged or of another version.
             ValueError: the iterator is closed.
 
@@ -190,6 +191,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
             fingerprint=self.stream.fingerprint,
             rows=len(self.stream),
             fields=self.options.digest,
+            history=getattr(self.stream, "history", ()),
             allow_stream_change=self._allow_stream_change if allow_stream_change is None else allow_stream_change,
         )
         self._stop()

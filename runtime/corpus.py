@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gristmill.formats.errors import CorpusError
-from gristmill.formats.index_order import IndexSet, order_fingerprint, source_value
+from gristmill.formats.index_order import IndexSet, order_fingerprint, order_history, source_value
 from gristmill.formats.index_set import INDICES_FOLDER, find_sets, read_set
 from gristmill.formats.index_sources import index_sources
 from gristmill.formats.manifest import Manifest, SourceEntry, read_manifest
@@ -85,6 +85,7 @@ class Corpus:
             vocabulary=tokenizer.vocabulary,
             left_out=chosen.order(split).left_out,
             reader=RowReader(reopen, index=index, max_open_shards=max_open_shards),
+            history=order_history(chosen, split),
         )
 
     def _choose(self, sequence_length: int | None, seed: int | None, name: str | None) -> IndexSet:

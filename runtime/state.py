@@ -7,12 +7,13 @@ refuses that, and asks for a decision by name.
 
 import operator
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gristmill.formats.errors import CorpusError, FormatError
 from gristmill.formats.fingerprint import short
+from gristmill.formats.index_order import OrderChange
 
 __all__ = ["check_state", "StreamState", "VERSION"]
 
@@ -79,30 +80,49 @@ def _count(value: object) -> int:
 
 
 def check_state(
-    state: StreamState, *, fingerprint: str, rows: int, fields: str | None, allow_stream_change: bool = False
+    state: StreamState,
+    *,
+    fingerprint: str,
+    rows: int,
+    fields: str | None,
+    history: Sequence[OrderChange] = (),
+    allow_stream_change: bool = False,
 ) -> None:
-    """Whether a state may be taken up by a stream.
+    """Whether a state may be taken up by a stream: by the one it was saved of, or by one that goes on from it.
 
     Args:
         state: as saved.
         fingerprint: of the stream now.
         rows: number of rows of the stream now.
         fields: digest of the field options now.
+        history: the changes that led to the stream, oldest first. A state of an earlier stream is taken up if no change
+            since then touches a row that was delivered.
         allow_stream_change: accept a state of another stream: the run goes on at the same row number of this one.
 
     Raises:
-        CorpusError: the state belongs to another stream, or lies beyond the end of this one.
+        CorpusError: the state belongs to another stream, or to an earlier one that this one has left before the row
+            where the state stands, or it lies beyond the end of this one.
 
     Warns:
         UserWarning: the fields are made with other options from here on.
     """
+    shared = _shared_rows(state.fingerprint, history)
     if state.fingerprint != fingerprint and not allow_stream_change:
-        raise CorpusError(
-            f"the data state was saved at row {state.next_sample} of the stream {short(state.fingerprint)}, but this "
-            f"stream is {short(fingerprint)}: shards, sequence length, seed, split or blend differ, so its first "
-            f"{state.next_sample} rows are not those trained on. Open the corpus with the settings of the saved "
-            f"run, or pass allow_stream_change=True to go on at row {state.next_sample} of this stream all the same"
-        )
+        if shared is not None and state.next_sample > shared:
+            raise CorpusError(
+                f"the data state was saved at row {state.next_sample} of the stream {short(state.fingerprint)}, which "
+                f"this stream, {short(fingerprint)}, left at row {shared}: from there on the rows are not those "
+                f"trained on. Go back to a state of row {shared} or before, or pass allow_stream_change=True to go on "
+                f"at row {state.next_sample} of this stream all the same"
+            )
+        if shared is None:
+            raise CorpusError(
+                f"the data state was saved at row {state.next_sample} of the stream {short(state.fingerprint)}, but "
+                f"this stream is {short(fingerprint)}: shards, sequence length, seed, split or blend differ, so its "
+                f"first {state.next_sample} rows are not those trained on. Open the corpus with the settings of the "
+                f"saved run, or pass allow_stream_change=True to go on at row {state.next_sample} of this stream all "
+                "the same"
+            )
     if state.next_sample > rows:
         raise CorpusError(
             f"the data state was saved at row {state.next_sample}, but the stream ends at row {rows}; build an index "
@@ -115,3 +135,13 @@ def check_state(
             UserWarning,
             stacklevel=3,
         )
+
+
+def _shared_rows(fingerprint: str, history: Sequence[OrderChange]) -> int | None:
+    """How many rows an earlier stream of a history shares with the newest; None where it is not in it."""
+    rows: int | None = None
+    for change in reversed(history):
+        rows = change.from_sample if rows is None else min(rows, change.from_sample)
+        if change.parent == fingerprint:
+            return rows
+    return None

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gristmill.formats.fingerprint import short
+from gristmill.formats.index_order import OrderChange
 from gristmill.formats.index_plan import LeftOut
 from gristmill.runtime.reader import RowReader
 
@@ -43,7 +44,8 @@ class Stream(Protocol):
     """What the rest of the runtime needs of a stream.
 
     Deterministic: a row holds the same tokens whenever and wherever it is read. Safe to use from many threads. Pickles
-    as paths and keys. ``repr`` shows what decides the rows and no path.
+    as paths and keys. ``repr`` shows what decides the rows and no path. A stream whose rows go on from those of an
+    earlier one may say so in an attribute `history`, as `MegatronStream` has it.
     """
 
     @property
@@ -111,6 +113,8 @@ class MegatronStream:
         vocabulary: bound of the ids.
         left_out: the sources that take no part in the split, with the reason.
         reader: what reads the rows.
+        history: the changes that led to this order, oldest first: phases of weights and extensions. A state of an
+            earlier stream in it is taken up while its rows are the same.
     """
 
     name: str
@@ -120,6 +124,7 @@ class MegatronStream:
     vocabulary: int | None
     left_out: tuple[LeftOut, ...]
     reader: RowReader
+    history: tuple[OrderChange, ...] = ()
 
     @property
     def sequence_length(self) -> int:

@@ -422,7 +422,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, Any]], list[str]]] = {
     ),
     "a key of index": (
         [("index", {"sequence_length": 8, "seq_length": 8})],
-        ['index.seq_length: is not a known key; did you mean "sequence_length"? known here: epochs, samples, se'],
+        ['index.seq_length: is not a known key; did you mean "sequence_length"? known here: epochs, samples, sc'],
     ),
     "a key of a split": (
         [("index", {"sequence_length": 8, "test": {"sample": 8}})],

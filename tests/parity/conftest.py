@@ -60,6 +60,7 @@ def _rebuild(case: Any) -> Arrays:
         seed=case.seed,
         splits=case.split,
         add_extra_token=case.add_extra_token,
+        schedule=(),
         **{
             split: SplitRequest(samples=samples if _is_present(case.split, split) else None)
             for split, samples in zip(SPLITS, case.samples, strict=True)

@@ -34,6 +34,7 @@ from gristmill.formats.manifest import (
     read_manifest,
     write_manifest,
 )
+from gristmill.formats.schedule import Phase
 
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     jax.config.update("jax_num_cpu_devices", 8)
@@ -146,6 +147,7 @@ class CorpusMaker:
         splits: str = "90,10,0",
         own: bool = True,
         extra: bool = True,
+        schedule: tuple[Phase, ...] = (),
     ) -> str:
         """Builds an index set and returns its name; `own` makes it the one that the manifest names."""
         manifest = read_manifest(folder)
@@ -156,6 +158,7 @@ class CorpusMaker:
             splits=splits,
             train=SplitRequest(samples=samples),
             add_extra_token=extra,
+            schedule=schedule,
         )
         target = set_path(folder, settings, sources)
         lengths = {

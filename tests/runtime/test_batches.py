@@ -22,6 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from numpy.typing import ArrayLike, NDArray
 
 from gristmill.formats.errors import CorpusError, DataError, FormatError, SettingsError
+from gristmill.formats.schedule import Phase
 from gristmill.runtime import FieldOptions, MegatronStream, RowPiece, TokenBatches, make_fields, open_corpus
 
 G = 8
@@ -258,6 +259,24 @@ def test_another_stream_is_taken_up_only_when_allowed(make_corpus: Any, stream: 
     with TokenBatches(other, G, data, allow_stream_change=True) as batches:
         batches.set_state(state)
         assert batches.next_sample == 16
+
+
+def test_a_run_goes_on_in_a_schedule_that_was_appended(make_corpus: Any, data: Sharding) -> None:
+    folder = make_corpus(documents={"web": 400, "code": 400}, weights={"web": 0.9, "code": 0.1})
+    plain = make_corpus.index(folder, samples=160)
+    name = make_corpus.index(folder, samples=160, schedule=(Phase(64, (0.1, 0.9)),), own=False)
+    old, new = (open_corpus(folder).stream(index_set=one) for one in (plain, name))
+    states = {}
+    with TokenBatches(old, G, data) as batches:
+        for steps in range(64 // G + 1):
+            states[G * (steps + 1)] = (first_rows(batches, 1), batches.get_state())[1]
+    with TokenBatches(new, G, data) as batches:
+        batches.set_state(states[64])
+        assert batches.get_state() == {**states[64], "fingerprint": new.fingerprint}
+        assert first_rows(batches, 2) == new.read(np.arange(64, 64 + 2 * G))[:, :-1].tolist()
+        with pytest.raises(CorpusError, match=f"at row {64 + G} of the stream .* left at row 64"):
+            batches.set_state(states[64 + G])
+        batches.set_state(batches.get_state())
 
 
 def test_other_field_options_warn_on_resuming(stream: MegatronStream, data: Sharding) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from gristmill.formats.errors import CorpusError, FormatError, SettingsError
+from gristmill.formats.schedule import Phase
 from gristmill.runtime import Stream, open_corpus
 
 Maker = Any
@@ -206,6 +207,28 @@ def test_a_set_without_the_extra_token_is_refused(make_corpus: Maker) -> None:
     make_corpus.index(folder, extra=False)
     with pytest.raises(CorpusError, match="built without the extra token"):
         open_corpus(folder).stream()
+
+
+def test_a_schedule_is_followed_and_a_state_crosses_into_it(make_corpus: Maker) -> None:
+    folder = make_corpus(documents={"web": 400, "code": 400}, weights={"web": 0.9, "code": 0.1})
+    plain = make_corpus.index(folder, samples=160)
+    phases = (Phase(100, (0.1, 0.9)),)
+    name = make_corpus.index(folder, samples=160, schedule=phases, own=False)
+    corpus = open_corpus(folder)
+    before, after = (corpus.stream(index_set=one) for one in (plain, name))
+    rows = np.arange(160)
+    assert before.history == ()
+    assert [(change.from_sample, change.parent) for change in after.history] == [(100, before.fingerprint)]
+    np.testing.assert_array_equal(after.read(rows[:100]), before.read(rows[:100]))
+    assert (after.read(rows[100:]) != before.read(rows[100:])).any()
+    drawn = [after.describe(int(row))[0].source for row in rows]
+    assert (drawn[:100].count("web"), drawn[100:].count("web")) == (90, 6)
+    for place, source in enumerate(after.sources):
+        assert after.reader.index.dataset_index is not None
+        assert after.reader.index.dataset_sample_index is not None
+        own = after.reader.index.dataset_sample_index[:160][after.reader.index.dataset_index[:160] == place]
+        assert own.tolist() == list(range(drawn.count(source)))
+    assert pickle.loads(pickle.dumps(after)).history == after.history
 
 
 def test_moving_a_corpus_keeps_the_fingerprint(make_corpus: Maker) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gristmill.formats.errors import CorpusError, FormatError
+from gristmill.formats.index_order import OrderChange
 from gristmill.runtime.state import StreamState, check_state
 
 STATE = StreamState(next_sample=640, fingerprint="a" * 64, fields="f" * 12)
@@ -76,6 +77,56 @@ def test_the_override_takes_another_stream_but_no_row_beyond_it() -> None:
     check_state(STATE, fingerprint="b" * 64, rows=640, fields="f" * 12, allow_stream_change=True)
     with pytest.raises(CorpusError, match="but the stream ends at row 100"):
         check_state(STATE, fingerprint="b" * 64, rows=100, fields="f" * 12, allow_stream_change=True)
+
+
+FIRST = OrderChange(700, {"weights": []}, "a" * 64)
+SECOND = OrderChange(600, {"blocks": []}, FIRST.fingerprint)
+THIRD = OrderChange(900, {"blocks": []}, SECOND.fingerprint)
+
+
+@pytest.mark.parametrize(
+    ("history", "fingerprint", "shared"),
+    [
+        ([FIRST], "a" * 64, 700),
+        ([FIRST, SECOND], "a" * 64, 600),
+        ([FIRST, SECOND], FIRST.fingerprint, 600),
+        ([FIRST, SECOND, THIRD], "a" * 64, 600),
+        ([FIRST, SECOND, THIRD], SECOND.fingerprint, 900),
+        ([FIRST, SECOND, THIRD], THIRD.fingerprint, 1000),
+    ],
+)
+def test_a_state_of_an_earlier_stream_is_taken_up_while_its_rows_are_shared(
+    history: list[OrderChange], fingerprint: str, shared: int
+) -> None:
+    now: dict[str, Any] = {
+        "fingerprint": history[-1].fingerprint,
+        "rows": 1000,
+        "fields": None,
+        "history": tuple(history),
+    }
+    for row in (0, shared - 1, shared):
+        check_state(StreamState(next_sample=row, fingerprint=fingerprint), **now)
+    state = StreamState(next_sample=shared + 1, fingerprint=fingerprint)
+    left = f"at row {shared + 1} of the stream {fingerprint[:12]}, which this stream, {history[-1].fingerprint[:12]}, "
+    message = f"{left}left at row {shared}: .* Go back to a state of row {shared} or before"
+    if shared == 1000:
+        message = "saved at row 1001, but the stream ends at row 1000"
+    with pytest.raises(CorpusError, match=message):
+        check_state(state, **now)
+    if shared < 1000:
+        check_state(state, **now, allow_stream_change=True)
+
+
+def test_a_stream_that_is_in_no_history_stays_another_one() -> None:
+    now: dict[str, Any] = {"rows": 1000, "fields": None, "history": (FIRST, SECOND)}
+    with pytest.raises(
+        CorpusError, match=r"this stream is [0-9a-f]{12}: shards, sequence length, seed, split or blend"
+    ):
+        check_state(StreamState(next_sample=0, fingerprint="c" * 64), fingerprint=SECOND.fingerprint, **now)
+    with pytest.raises(CorpusError, match="this stream is aaaaaaaaaaaa"):
+        check_state(
+            StreamState(next_sample=0, fingerprint=FIRST.fingerprint), fingerprint="a" * 64, rows=1000, fields=None
+        )
 
 
 def test_other_field_options_warn() -> None:
