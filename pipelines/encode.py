@@ -37,9 +37,10 @@ __all__ = [
 ]
 
 TOKENIZER_FOLDER = "tokenizer"
+"""Folder of the tokenizer inside a corpus."""
+
 TOKENIZER_FILES = (f"{TOKENIZER_FOLDER}/tokenizer.json", f"{TOKENIZER_FOLDER}/facts.json")
 """Paths of the tokenizer's files, relative to the corpus."""
-"""Folder of the tokenizer inside a corpus."""
 
 
 def spill_path(source_id: str, part: int, kind: str) -> str:
