@@ -21,7 +21,7 @@ __all__ = ["find_raw_manifest", "RAW_MANIFEST_NAME", "RawManifest", "RawShard", 
 RAW_MANIFEST_NAME = "manifest.json"
 """File name of the manifest in a folder that is named in its place."""
 
-_DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+_DTYPES: dict[str, np.dtype[np.integer]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _LARGEST_ID = 2**31 - 1
 
 
