@@ -1,0 +1,146 @@
+"""The same corpus, byte for byte, from every way of running the stages."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gristmill.formats.recipe import parse_recipe
+from gristmill.formats.verify import verify_corpus
+from gristmill.pipelines.beam_runners import run_beam
+from gristmill.pipelines.encode import TOKENIZER_FOLDER
+from gristmill.pipelines.index import plan_index
+from gristmill.pipelines.job import make_job
+from gristmill.pipelines.plan import plan_run, write_plan
+from gristmill.pipelines.shards import plan_shards
+from gristmill.pipelines.stage_names import STAGES
+from gristmill.tokenize.engine import choose_engine
+from gristmill.tokenize.load import resolve_tokenizer
+from gristmill.tokenize.resolved import write_resolved
+
+RUNNERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "in memory": ("FnApiRunner", ()),
+    "two threads": ("FnApiRunner", ("--direct_num_workers=2",)),
+    "two threads over gRPC": ("FnApiRunner", ("--direct_num_workers=2", "--direct_running_mode=multi_threading")),
+    "every bundle twice": ("FnApiRunner", ("--direct_runner_bundle_repeat=1",)),
+    "every bundle twice, two threads": ("FnApiRunner", ("--direct_runner_bundle_repeat=1", "--direct_num_workers=2")),
+    "two processes": ("FnApiRunner", ("--direct_num_workers=2", "--direct_running_mode=multi_processing")),
+    "Beam's own choice": ("DirectRunner", ()),
+    "bundle based": ("BundleBasedDirectRunner", ()),
+    "portable": ("PortableRunner", ("--job_endpoint=embed", "--environment_type=LOOPBACK")),
+    "auto with an option": ("auto", ("--direct_num_workers=2",)),
+}
+TOP: dict[str, Any] = {
+    "shards": {"target_tokens": 2000},
+    "index": {"sequence_length": 32, "samples": 200, "splits": "80,15,5"},
+}
+
+
+def fill(workshop: Any) -> list[dict[str, Any]]:
+    """Three sources with copies within and across, bad records, and one that is not cleaned."""
+    rng = random.Random(7)
+    words = ["the", "quick", "fox", "né", "\n", "x = 1", "世界", "<|endoftext|>"]
+    shared = [" ".join(rng.choices(words, k=30)) + str(number) for number in range(40)]
+
+    def texts(count: int) -> list[str]:
+        own = [" ".join(rng.choices(words, k=rng.randint(1, 60))) + str(rng.random()) for _ in range(count)]
+        return [text for pair in zip(own, rng.choices(shared + own[:5], k=count), strict=True) for text in pair]
+
+    for part in range(4):
+        workshop.jsonl(f"web/{part}.jsonl", texts(60))
+    with open(workshop.folder / "web" / "2.jsonl", "ab") as file:
+        file.write(b'oops\n{"text": 5}\n{"text": ""}\n')
+    workshop.write("lines/a.txt", "\n".join(text.replace("\n", " ") for text in texts(80)).encode())
+    for number in range(50):
+        workshop.write(f"code/m{number}.py", f"# {number % 40}\ndef f():\n\treturn {number % 40}\n".encode())
+    folder = workshop.folder
+    return [
+        {"id": "web", "files": [f"{folder}/web"], "bad_records": "skip", "max_bad_fraction": 0.1, "weight": 0.6},
+        {"id": "lines", "files": [f"{folder}/lines/*"], "document": "line", "clean": False, "weight": 0.3},
+        {"id": "code", "files": [f"{folder}/code"], "weight": 0.1},
+    ]
+
+
+@pytest.fixture(autouse=True)
+def small_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits of some kilobytes; only the launching process cuts."""
+    monkeypatch.setattr("gristmill.pipelines.plan.SPLIT_BYTES", 6000)
+
+
+@pytest.fixture
+def loop(workshop: Any) -> tuple[Any, list[dict[str, Any]], dict[str, str]]:
+    """A filled workshop, its sources, and what the plain loop makes of them."""
+    sources = fill(workshop)
+    output = str(workshop.folder / "by-loop")
+    workshop.prepare(*sources, output=output, **TOP)
+    tree = workshop.tree(output)
+    assert sum(name.endswith(".keys") for name in tree) > 10
+    assert sum(name.endswith(".bin") for name in tree) > 6
+    assert sum(name.startswith("rejected/") for name in tree) >= 1
+    assert verify_corpus(output) == []
+    return workshop, sources, tree
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNNERS)
+def test_every_runner_makes_the_same_corpus(loop: Any, name: str) -> None:
+    workshop, sources, expected = loop
+    runner, flags = RUNNERS[name]
+    result = workshop.prepare(*sources, options={"runner": runner, "flags": flags}, **TOP)
+    assert (result.stages, result.finished) == (STAGES, True)
+    assert workshop.tree() == expected
+
+
+@pytest.mark.slow
+def test_groups_that_are_fetched_bit_by_bit(loop: Any) -> None:
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    workshop, sources, expected = loop
+    recipe = parse_recipe(workshop.values(*sources, **TOP))
+    plan = plan_run(recipe)
+    resolved = resolve_tokenizer(recipe.tokenizer.path, recipe.tokenizer.eod)
+    job = make_job(recipe, plan, tokenizer=resolved, engine=choose_engine(resolved).engine)
+    write_plan(job.corpus, plan)
+    write_resolved(resolved, job.path(TOKENIZER_FOLDER))
+    run_beam(job, STAGES, FnApiRunner(use_state_iterables=True), [], write_manifest=True)
+    assert workshop.tree() == expected
+
+
+@pytest.mark.slow
+def test_runners_may_take_turns(loop: Any) -> None:
+    workshop, sources, expected = loop
+    in_memory = {"runner": "FnApiRunner"}
+    steps: list[dict[str, Any]] = [
+        {**in_memory, "source": "lines"},
+        {"last": "clean"},
+        {**in_memory, "source": "web", "first": "tokenize"},
+        {**in_memory, "last": "tokenize"},
+        {},
+    ]
+    for step in steps:
+        workshop.prepare(*sources, options=step, **TOP)
+    assert workshop.tree() == expected
+
+
+@pytest.mark.slow
+def test_a_run_without_any_cleaning(workshop: Any) -> None:
+    sources = [{"files": [workshop.jsonl(f"{part}.jsonl", [f"text {part}", "both"])]} for part in range(3)]
+    top = {"defaults": {"clean": False}}
+    workshop.prepare(*sources, output=str(workshop.folder / "by-loop"), **top)
+    workshop.prepare(*sources, options={"runner": "FnApiRunner"}, **top)
+    assert workshop.tree() == workshop.tree(workshop.folder / "by-loop")
+    assert [workshop.texts(f"s{part}") for part in range(3)] == [[f"text {part}", "both"] for part in range(3)]
+
+
+def test_the_order_of_work_is_not_seen(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop, sources, expected = loop
+    rng = random.Random(3)
+
+    def shuffled(plan: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: rng.sample(found := list(plan(*given)), len(found))
+
+    monkeypatch.setattr("gristmill.pipelines.loop.plan_shards", shuffled(plan_shards))
+    monkeypatch.setattr("gristmill.pipelines.loop.plan_index", shuffled(plan_index))
+    workshop.prepare(*sources, **TOP)
+    assert workshop.tree() == expected
