@@ -160,7 +160,112 @@ def workshop(tmp_path: Path, tiny_tokenizer: Path) -> Workshop:
     return Workshop(tmp_path, tiny_tokenizer)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def new_workshop(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Callable[[], Workshop]:
     """Makes workshops, each in a new folder."""
     return lambda: Workshop(tmp_path_factory.mktemp("workshop"), tiny_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def write_pair() -> Callable[..., str]:
+    """Writes a `.bin/.idx` pair and returns its prefix; see `_write_pair`."""
+    return _write_pair
+
+
+def _write_pair(
+    prefix: Path,
+    lengths: Iterable[int],
+    *,
+    seed: int = 0,
+    eod: int = 1,
+    vocabulary: int = 500,
+    dtype: str = "uint16",
+    sentences: int = 1,
+) -> str:
+    """Writes sequences of random ids.
+
+    Args:
+        prefix: where to, without the extension.
+        lengths: tokens of each sequence.
+        seed: of the ids.
+        eod: last id of every document that is not empty; nowhere else.
+        vocabulary: bound of the ids.
+        dtype: of the tokens.
+        sentences: sequences of each document.
+    """
+    import numpy as np
+
+    from gristmill.formats.indexed_writer import write_indexed
+
+    random = np.random.default_rng(seed)
+    left = list(lengths)
+    with write_indexed(str(prefix), np.dtype(dtype)) as writer:
+        while left:
+            some, left = left[:sentences], left[sentences:]
+            tokens = random.integers(2, vocabulary, sum(some))
+            tokens[-1:] = eod
+            writer.add(tokens.astype(dtype), np.array(some, np.int64), np.array([len(some)]))
+    return str(prefix)
+
+
+@pytest.fixture(scope="session")
+def write_raw() -> Callable[..., Path]:
+    """Writes raw token shards with a manifest and returns its path; see `_write_raw`."""
+    return _write_raw
+
+
+def _write_raw(
+    folder: Path,
+    shards: list[list[int]],
+    *,
+    eod: int = 3,
+    dtype: str = "uint32",
+    vocabulary: int | None = 1000,
+    shards_dir: str = "shards",
+    **changes: Any,
+) -> Path:
+    """Writes ``<folder>/<shards_dir>/shard_00000.bin`` and so on, and the manifest, whose path is returned.
+
+    Args:
+        folder: where to.
+        shards: the tokens of each.
+        eod: the EOS.
+        dtype: of the files.
+        vocabulary: bound of the ids, or None to leave it out.
+        shards_dir: folder of the shards.
+        changes: fields of the manifest to put in place of the right ones; None leaves a field out.
+    """
+    import numpy as np
+
+    place = folder / shards_dir
+    place.mkdir(parents=True, exist_ok=True)
+    entries = []
+    for number, tokens in enumerate(shards):
+        data = np.array(tokens, np.dtype(dtype).newbyteorder("<")).tobytes()
+        (place / f"shard_{number:05d}.bin").write_bytes(data)
+        entries.append(
+            {
+                "index": number,
+                "path": f"shard_{number:05d}.bin",
+                "n_tokens": len(tokens),
+                "sha256": hashlib.sha256(data).hexdigest(),
+                "n_eos": tokens.count(eod),
+            }
+        )
+    value = {
+        "version": 1,
+        "vocab_size": vocabulary,
+        "eos_token_id": eod,
+        "pad_token_id": 2,
+        "tokenizer_name": "tiny",
+        "dtype": dtype,
+        "shard_size_tokens": 50_000_000,
+        "total_tokens": sum(map(len, shards)),
+        "shard_count": len(shards),
+        "shards_dir": shards_dir,
+        "shards": entries,
+        "sources": {},
+    } | changes
+    manifest = folder / "manifest.json"
+    manifest.write_text(json.dumps({name: entry for name, entry in value.items() if entry is not None}))
+    return manifest

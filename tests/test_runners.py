@@ -1,7 +1,8 @@
 """The same corpus, byte for byte, from every way of running the stages."""
 
 import random
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -62,15 +63,18 @@ def fill(workshop: Any) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture(autouse=True)
-def small_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def small_splits() -> Iterator[None]:
     """Splits of some kilobytes; only the launching process cuts."""
-    monkeypatch.setattr("gristmill.pipelines.plan.SPLIT_BYTES", 6000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gristmill.pipelines.plan.SPLIT_BYTES", 6000)
+        yield
 
 
-@pytest.fixture
-def loop(workshop: Any) -> tuple[Any, list[dict[str, Any]], dict[str, str]]:
+@pytest.fixture(scope="module")
+def by_loop(small_splits: None, new_workshop: Callable[[], Any]) -> tuple[Any, list[dict[str, Any]], dict[str, str]]:
     """A filled workshop, its sources, and what the plain loop makes of them."""
+    workshop = new_workshop()
     sources = fill(workshop)
     output = str(workshop.folder / "by-loop")
     workshop.prepare(*sources, output=output, **TOP)
@@ -80,6 +84,13 @@ def loop(workshop: Any) -> tuple[Any, list[dict[str, Any]], dict[str, str]]:
     assert sum(name.startswith("rejected/") for name in tree) >= 1
     assert verify_corpus(output) == []
     return workshop, sources, tree
+
+
+@pytest.fixture
+def loop(by_loop: Any) -> Iterator[Any]:
+    """The same, with the place of the other runs empty."""
+    yield by_loop
+    shutil.rmtree(by_loop[0].folder / "out", ignore_errors=True)
 
 
 @pytest.mark.slow
