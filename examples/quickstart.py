@@ -30,7 +30,7 @@ EOD = "<|endoftext|>"
 SEQUENCE_LENGTH = 512
 STEPS = 40
 HALF = STEPS // 2
-GLOBAL_BATCH = 16
+GLOBAL_BATCH = 8
 DEVICES = 8
 
 Step = dict[str, Any]
@@ -262,9 +262,10 @@ def conclude(corpus: Path, recipe: Path, whole: list[Step], resumed: list[Step],
     print(f"  {corpus}/manifest.json    what the corpus holds, with a digest of every shard")
     print(f"  {corpus}/tokens/    Megatron .bin/.idx shards        {corpus}/indices/    the order of samples")
     print(f"  {recipe.parent}/train/    checkpoints and logs")
+    command = os.path.relpath(Path(sys.executable).with_name("gristmill"))
     print("What to try next:")
-    print(f"  gristmill prepare {recipe}        nothing to do: it is finished. Change a weight and see what is redone")
-    print(f"  gristmill inspect {corpus}/tokens/docs/docs-00000-of-00001")
+    print(f"  {command} prepare {recipe}    nothing to do: it is finished. Change a weight and see what is redone")
+    print(f"  {command} inspect {corpus}/tokens/docs/docs-00000-of-00001")
     print("  docs/guide/recipe.md, to prepare your own text")
     return 0 if same and last < first else 1
 
