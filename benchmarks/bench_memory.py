@@ -49,7 +49,7 @@ def main() -> None:
         shutil.rmtree(FOLDER / "memory", ignore_errors=True)
         settings = recipe(path, vocabulary, "memory", "")
         settings.write_text(settings.read_text() + "[shards]\ntarget_tokens = 10_000_000_000\n")
-        cost = measure([sys.executable, "-m", "gristmill", "prepare", str(settings), "--quiet", *words])
+        cost = measure([sys.executable, "-m", "gristmill", "prepare", str(settings), "--quiet", *words], memory=True)
         print(f"| {name} | {cost.memory / 2**20:.0f} | {cost.wall:.1f} |", flush=True)
 
 

@@ -28,11 +28,11 @@ def recipe(source: Path, vocabulary: Path, name: str, clean: str) -> Path:
     return path
 
 
-def prepare(source: Path, vocabulary: Path, name: str, *words: str, clean: str = "", **environment: str) -> Cost:
+def prepare(source: Path, vocabulary: Path, name: str, *words: str, clean: str = "") -> Cost:
     """Cost of `gristmill prepare` from nothing."""
     shutil.rmtree(FOLDER / name, ignore_errors=True)
     path = recipe(source, vocabulary, name, clean)
-    return measure([sys.executable, "-m", "gristmill", "prepare", str(path), "--quiet", *words], **environment)
+    return measure([sys.executable, "-m", "gristmill", "prepare", str(path), "--quiet", *words])
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
     loops = HERE / "loops.py"
     programs = {
         "bare loop: orjson, fastokens flat, write": lambda source: measure(
-            [sys.executable, str(loops), "flat", str(source), str(vocabulary), str(FOLDER / "bare.bin")], **one
+            [sys.executable, str(loops), "flat", str(source), str(vocabulary), str(FOLDER / "bare.bin")], one
         ),
         "gristmill, plain loop": lambda source: prepare(source, vocabulary, "loop", "--runner", "loop"),
         "gristmill, plain loop, clean = false": lambda source: prepare(
@@ -59,16 +59,17 @@ def main() -> None:
         ),
         "gristmill, Beam, one worker": lambda source: prepare(source, vocabulary, "beam", "--runner", "FnApiRunner"),
     }
+    serial = {"TOKENIZERS_PARALLELISM": "false"}
     slow = {
         "loop with tokenizers.encode_batch_fast": lambda source: measure(
             [sys.executable, str(loops), "batch", str(source), str(vocabulary), str(FOLDER / "batch.bin")],
-            TOKENIZERS_PARALLELISM="false",
+            serial,
         )
     }
     if arguments.megatron:
         slow["Megatron's way: pool, encode, IndexedDatasetBuilder"] = lambda source: measure(
             [arguments.megatron, str(loops), "megatron", str(source), str(vocabulary), str(FOLDER / "megatron")],
-            TOKENIZERS_PARALLELISM="false",
+            serial,
         )
     print(f"{machine()}; {big.stat().st_size / 1e6:.0f} MB of JSONL, vocabulary of 50,257")
     costs = best(programs, big, tiny, arguments.rounds)
@@ -79,10 +80,7 @@ def main() -> None:
         "\n| program | CPU-s | start-up CPU-s | net CPU-s | net, bare loop = 1 | peak MB |\n|---|---|---|---|---|---|"
     )
     for name, (start, net) in costs.items():
-        print(
-            f"| {name} | {start.cpu + net.cpu:.2f} | {start.cpu:.2f} | {net.cpu:.2f} | {net.cpu / bare:.2f} "
-            f"| {net.memory / 1e6:.0f} |"
-        )
+        print(f"| {name} | {start.cpu + net.cpu:.2f} | {start.cpu:.2f} | {net.cpu:.2f} | {net.cpu / bare:.2f} |")
 
 
 def best(programs, big: Path, tiny: Path, rounds: int, by: str = "cpu"):  # type: ignore[no-untyped-def]  # of lambdas

@@ -16,8 +16,8 @@ class Cost:
     Attributes:
         cpu: user and system CPU-seconds of the process and all it waited for.
         wall: seconds from start to end.
-        memory: largest sum of resident bytes over the process tree, sampled every 50 ms; pages shared between
-            processes count once for each.
+        memory: largest sum of resident bytes over the process tree, sampled; pages shared between processes count
+            once for each. 0 where it was not asked for: looking costs time on a core that the program may want.
     """
 
     cpu: float
@@ -29,25 +29,25 @@ class Cost:
         return Cost(self.cpu - start.cpu, self.wall - start.wall, self.memory)
 
 
-def measure(command: list[str], **environment: str) -> Cost:
+def measure(command: list[str], environment: dict[str, str] | None = None, *, memory: bool = False) -> Cost:
     """Runs a command to its end.
 
     Raises:
         SystemExit: the command failed.
     """
     began = time.monotonic()
-    process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL)
-    memory = 0
-    while True:
-        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if pid:
+    process = subprocess.Popen(command, env={**os.environ, **(environment or {})}, stdout=subprocess.DEVNULL)
+    largest = 0
+    while memory:
+        if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             break
-        memory = max(memory, _resident(process.pid))
+        largest = max(largest, _resident(process.pid))
         time.sleep(0.05)
+    _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
-    return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - began, memory)
+    return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - began, largest)
 
 
 def _resident(pid: int) -> int:
