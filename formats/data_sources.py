@@ -12,6 +12,7 @@ from gristmill.formats.data_spec import DataEntry
 from gristmill.formats.documents import Unit
 from gristmill.formats.errors import InputError, SettingsError
 from gristmill.formats.index_plan import MemberSource
+from gristmill.formats.indexed import PairFiles
 from gristmill.formats.raw_index import index_raw_shards
 from gristmill.formats.raw_manifest import RawManifest, find_raw_manifest, read_raw_manifest
 from gristmill.formats.storage import base_name
@@ -57,6 +58,7 @@ def open_data_sources(
     vocabulary: int | None = None,
     cache_folder: str | None = None,
     write: bool = True,
+    identify: bool = True,
 ) -> list[DataSource]:
     """Finds, checks and identifies the shards of each entry.
 
@@ -68,6 +70,7 @@ def open_data_sources(
         cache_folder: where indices of raw shards are kept, unless an entry names a folder; None keeps them beside the
             tokens.
         write: whether this process writes indices of raw shards.
+        identify: without, identities stay empty and only the ends of indices are checked.
 
     Raises:
         InputError: a path leads to no data.
@@ -89,22 +92,27 @@ def open_data_sources(
                 raise SettingsError(f"{':'.join(entry.paths)}: the same raw token shards twice; name them once")
             folder = entry.index_folder or cache_folder
             read = tuple(read_raw_manifest(place, eod_id=eod_id, vocabulary=vocabulary) for place in raw)
-            shards = [shard for one in read for shard in _raw_shards(one, unit, folder, write=write)]
+            shards = [shard for one in read for shard in _raw_shards(one, unit, folder, write=write, identify=identify)]
             sources.append(DataSource(id=name, entry=entry, shards=tuple(shards), raw=read))
             continue
         prefixes = find_prefixes(entry.paths)
-        found = in_threads(lambda prefix: examine_pair(prefix, unit), prefixes)
+        found = in_threads(lambda prefix: examine_pair(prefix, unit, identify=identify), prefixes)
         if not any(shard.tokens for shard in found):
             raise InputError(f"{':'.join(entry.paths)}: {len(found)} shards without a single token")
         sources.append(DataSource(id=name, entry=entry, shards=tuple(found), raw=()))
     return sources
 
 
-def _raw_shards(manifest: RawManifest, unit: Unit, folder: str | None, *, write: bool) -> list[TokenShard]:
+def _raw_shards(
+    manifest: RawManifest, unit: Unit, folder: str | None, *, write: bool, identify: bool
+) -> list[TokenShard]:
     indexed = index_raw_shards(manifest, folder, write=write)
-    return in_threads(
-        lambda found: examine_pair(found[1].tokens.removesuffix(".bin"), unit, files=found[1], known=found[0]), indexed
-    )
+
+    def examine(found: tuple[str, PairFiles]) -> TokenShard:
+        sha256, files = found
+        return examine_pair(files.tokens.removesuffix(".bin"), unit, files, sha256, identify=identify)
+
+    return in_threads(examine, indexed)
 
 
 def _name(entry: DataEntry) -> str:

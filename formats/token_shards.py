@@ -146,7 +146,9 @@ def _prefixes_at(path: str) -> list[str]:
     return inside
 
 
-def examine_pair(prefix: str, unit: Unit = "sequence", files: PairFiles | None = None, known: str = "") -> TokenShard:
+def examine_pair(
+    prefix: str, unit: Unit = "sequence", files: PairFiles | None = None, known: str = "", *, identify: bool = True
+) -> TokenShard:
     """Checks a pair as far as its index allows and works out what identifies it. Reads 64 KiB of its tokens.
 
     Args:
@@ -154,6 +156,7 @@ def examine_pair(prefix: str, unit: Unit = "sequence", files: PairFiles | None =
         unit: what its sequences are.
         files: where its parts lie if not at `prefix`.
         known: digest of its tokens, where a manifest has one.
+        identify: without, only the ends are checked and the identity stays empty: for what was examined before.
 
     Raises:
         FormatError: a file is missing, cut short, of another kind, or contradicts the other.
@@ -163,7 +166,22 @@ def examine_pair(prefix: str, unit: Unit = "sequence", files: PairFiles | None =
     opened = files
     if isinstance(places.index, str) and not is_local(places.index) and exists(places.index):
         opened = PairFiles(tokens=places.tokens, index=read_bytes(places.index), dtype=places.dtype)
-    dataset = dataset_of_unit(prefix, unit, files=opened)
+    dataset = dataset_of_unit(prefix, unit, check="full" if identify else "ends", files=opened)
+    try:
+        return TokenShard(
+            prefix=prefix,
+            dtype=dataset.dtype.name,
+            tokens=dataset.num_tokens,
+            sequences=len(dataset),
+            identity=_identity(places, opened, dataset, unit, known) if identify else "",
+            unit=unit,
+            files=files,
+        )
+    finally:
+        dataset.close()
+
+
+def _identity(places: PairFiles, opened: PairFiles | None, dataset: IndexedDataset, unit: Unit, known: str) -> str:
     content = (opened or places).index
     index = hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else file_facts(content).sha256
     identity: dict[str, object] = {
@@ -174,17 +192,7 @@ def examine_pair(prefix: str, unit: Unit = "sequence", files: PairFiles | None =
         identity["sha256"] = known
     if unit != "sequence":
         identity["unit"] = unit
-    shard = TokenShard(
-        prefix=prefix,
-        dtype=dataset.dtype.name,
-        tokens=dataset.num_tokens,
-        sequences=len(dataset),
-        identity=digest(identity),
-        unit=unit,
-        files=files,
-    )
-    dataset.close()
-    return shard
+    return digest(identity)
 
 
 def sampled_digest(path: str) -> str:

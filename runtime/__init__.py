@@ -4,6 +4,7 @@ Imports `gristmill.formats` alone of the other rooms. Names are loaded when firs
 corpus needs neither JAX nor Grain.
 
     open_corpus(path).stream("train")            rows of a finished corpus, in a fixed order
+    open_megatron(spec, sequence_length=…, …)    rows of anyone's .bin/.idx pairs or raw token shards, likewise
     TokenBatches(stream, global_batch, sharding) global batches as sharded arrays, with `get_state` and `set_state`
     StreamSource(stream)                         the same rows one by one, for Grain's own pipelines
     FieldOptions(...)                            how segments, positions and loss follow from the tokens
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from gristmill.runtime.checkpoint import Checkpoints
     from gristmill.runtime.corpus import Corpus, open_corpus
     from gristmill.runtime.fields import FieldOptions, make_fields
+    from gristmill.runtime.megatron import open_megatron
     from gristmill.runtime.source import StreamSource
     from gristmill.runtime.streams import MegatronStream, RowPiece, Stream
 
@@ -29,6 +31,7 @@ __all__ = [
     "make_fields",
     "MegatronStream",
     "open_corpus",
+    "open_megatron",
     "RowPiece",
     "Stream",
     "StreamSource",
@@ -43,6 +46,7 @@ _MODULES = {
     "make_fields": "fields",
     "MegatronStream": "streams",
     "open_corpus": "corpus",
+    "open_megatron": "megatron",
     "RowPiece": "streams",
     "Stream": "streams",
     "StreamSource": "source",

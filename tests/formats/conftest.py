@@ -1,14 +1,11 @@
 """Fixtures that the tests of the formats share."""
 
-import hashlib
 import importlib.util
 import json
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from gristmill.formats.recipe import Recipe, parse_recipe
@@ -106,64 +103,3 @@ def _by_hand(documents: list[list[list[int]]], code: int = 8) -> Pair:
     idx += struct.pack(f"<{len(bounds)}q", *bounds)
     tokens = [token for sequence in sequences for token in sequence]
     return idx, struct.pack(f"<{len(tokens)}{letter}", *tokens)
-
-
-@pytest.fixture(scope="session")
-def write_raw() -> Callable[..., Path]:
-    """Writes raw token shards with a manifest and returns its path; see `_write_raw`."""
-    return _write_raw
-
-
-def _write_raw(
-    folder: Path,
-    shards: list[list[int]],
-    *,
-    eod: int = 3,
-    dtype: str = "uint32",
-    vocabulary: int | None = 1000,
-    shards_dir: str = "shards",
-    **changes: Any,
-) -> Path:
-    """Writes ``<folder>/<shards_dir>/shard_00000.bin`` and so on, and the manifest, whose path is returned.
-
-    Args:
-        folder: where to.
-        shards: the tokens of each.
-        eod: the EOS.
-        dtype: of the files.
-        vocabulary: bound of the ids, or None to leave it out.
-        shards_dir: folder of the shards.
-        changes: fields of the manifest to put in place of the right ones; None leaves a field out.
-    """
-    place = folder / shards_dir
-    place.mkdir(parents=True, exist_ok=True)
-    entries = []
-    for number, tokens in enumerate(shards):
-        data = np.array(tokens, np.dtype(dtype).newbyteorder("<")).tobytes()
-        (place / f"shard_{number:05d}.bin").write_bytes(data)
-        entries.append(
-            {
-                "index": number,
-                "path": f"shard_{number:05d}.bin",
-                "n_tokens": len(tokens),
-                "sha256": hashlib.sha256(data).hexdigest(),
-                "n_eos": tokens.count(eod),
-            }
-        )
-    value = {
-        "version": 1,
-        "vocab_size": vocabulary,
-        "eos_token_id": eod,
-        "pad_token_id": 2,
-        "tokenizer_name": "tiny",
-        "dtype": dtype,
-        "shard_size_tokens": 50_000_000,
-        "total_tokens": sum(map(len, shards)),
-        "shard_count": len(shards),
-        "shards_dir": shards_dir,
-        "shards": entries,
-        "sources": {},
-    } | changes
-    manifest = folder / "manifest.json"
-    manifest.write_text(json.dumps({name: entry for name, entry in value.items() if entry is not None}))
-    return manifest

@@ -1,0 +1,287 @@
+"""Streams over data that anyone made: `.bin/.idx` pairs, folders of them, raw token shards, in Megatron's order.
+
+Nothing is converted. Indices come from a cache folder or are built at once, the same on every host; only one process
+writes them down, and none waits for another. What a start costs is one pass over the index files of the data, the
+price of noticing when they changed; tokens are not read.
+"""
+
+import os.path
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gristmill.formats.adopted_order import AdoptedOrder, StoredMember, order_of
+from gristmill.formats.adopted_plan import OrderRequest, plan_order
+from gristmill.formats.blend_store import BlendRequest, find_blend
+from gristmill.formats.caches import Caches, ForeignCaches
+from gristmill.formats.data_sources import DataSource, agreed_ids, open_data_sources
+from gristmill.formats.data_spec import DataEntry, parse_data_spec
+from gristmill.formats.documents import Unit, check_unit
+from gristmill.formats.errors import CorpusError, GristmillError
+from gristmill.formats.index_blend import BlendIndices
+from gristmill.formats.index_order import order_fingerprint
+from gristmill.formats.indices import MemberIndices
+from gristmill.formats.storage import is_local, local_path
+from gristmill.formats.token_shards import TokenShard
+from gristmill.runtime.reader import Member, RowIndex, RowReader
+from gristmill.runtime.shards import Shard
+from gristmill.runtime.streams import MegatronStream
+
+__all__ = ["open_megatron", "own_process_index"]
+
+_DOCUMENTS_LOOKED_AT, _SHARDS_LOOKED_AT = 32, 8
+
+
+def own_process_index() -> int:
+    """Number of this process among those of a JAX program; 0 where JAX is not in use, and JAX is not started to ask."""
+    jax = sys.modules.get("jax")
+    if jax is None or not jax.distributed.is_initialized():
+        return 0
+    return int(jax.process_index())
+
+
+def open_megatron(
+    spec: str | Sequence[DataEntry],
+    *,
+    sequence_length: int,
+    eod_id: int | None = None,
+    seed: int = 1234,
+    samples: int | None = None,
+    epochs: int | None = None,
+    split: str = "train",
+    splits: str | None = None,
+    granularity: str = "sequence",
+    vocabulary: int | None = None,
+    surplus: float = 0.005,
+    cache_dir: str | os.PathLike[str] | None = None,
+    blend_cache_dir: str | os.PathLike[str] | None = None,
+    blend_index_dir: str | os.PathLike[str] | None = None,
+    foreign_caches: ForeignCaches = "use",
+    process_index: int | None = None,
+    max_open_shards: int | None = None,
+) -> MegatronStream:
+    """Opens data by prefix, folder, manifest of raw shards, or a line of several, as one stream in Megatron's order.
+
+    The rows are those of Megatron's GPTDataset (one entry) or BlendedDataset (several) for the same data, length, seed,
+    split and number of samples; with ``granularity="document"`` those of MaxText's reader with `mmap_split_sentences`.
+
+    Args:
+        spec: the data: ``"[index_folder|]path[:path...][,weight][;...]"``, see `gristmill.formats.data_spec`, or its
+            entries.
+        sequence_length: L; a row holds one token more.
+        eod_id: id that closes a document; None only for raw shards, whose manifest names it.
+        seed: of every shuffle.
+        samples: number of rows; None takes whole passes.
+        epochs: passes over the data where `samples` is None; None is one.
+        split: ``train``, ``valid`` or ``test``.
+        splits: proportions of the three, for example ``"969,30,1"``; None gives `split` all of the data.
+        granularity: ``sequence`` shuffles the sequences of an index, ``document`` whole documents, where some have
+            several sequences.
+        vocabulary: bound of the ids; rows with another id are refused when fields are made. None: unknown, or that of
+            raw shards' manifests.
+        surplus: share that a weighted member is built for beyond its target.
+        cache_dir: folder or URL that keeps indices; None keeps none. An index folder in `spec` goes before it.
+        blend_cache_dir: folder that keeps the blend; None takes `cache_dir`.
+        blend_index_dir: folder of a blend made beforehand, as `gristmill blend` writes it; goes before
+            `blend_cache_dir`.
+        foreign_caches: ``use`` takes indices that Megatron or MaxText left in these folders when they fit, ``ignore``
+            does not look for them, ``require`` refuses to build new ones.
+        process_index: number of this process; 0 writes what it built. None takes JAX's, or 0.
+        max_open_shards: how many shards are kept open; None takes `gristmill.runtime.shards.default_open_limit`.
+
+    Raises:
+        SettingsError: an argument breaks a rule.
+        InputError: a path leads to no data.
+        DataError: the data are too few for what is asked.
+        FormatError: a file is damaged, or contradicts its manifest.
+        CorpusError: the split has no rows, or stored indices are required and none fit.
+        StorageError: a file cannot be read.
+
+    Warns:
+        UserWarning: no document ends with `eod_id`; stored indices are damaged or do not fit; new ones cannot be kept.
+    """
+    entries = parse_data_spec(spec) if isinstance(spec, str) else tuple(spec)
+    opening = _Opening(
+        entries=tuple(_absolute(entry) for entry in entries),
+        request=OrderRequest(
+            sequence_length=sequence_length,
+            seed=seed,
+            split=split,
+            splits=splits,
+            samples=samples,
+            epochs=epochs,
+            surplus=surplus,
+        ),
+        unit=check_unit(granularity),
+        eod_id=eod_id,
+        vocabulary=vocabulary,
+        caches=Caches(
+            folder=_folder(cache_dir),
+            blend_cache=_folder(blend_cache_dir),
+            blend_index=_folder(blend_index_dir),
+            foreign=foreign_caches,
+            write=(own_process_index() if process_index is None else process_index) == 0,
+        ),
+    )
+    sources = opening.sources()
+    eod, bound = agreed_ids(sources, eod_id, vocabulary)
+    _warn_without_eod(sources, eod)
+    order = order_of(plan_order(sources, opening.request), opening.caches)
+    fingerprint = order_fingerprint(order.index_set, split)
+    reopen = replace(opening, fingerprint=fingerprint, stored=_stored(order))
+    return MegatronStream(
+        name=", ".join(source.id for source in sources),
+        split=split,
+        fingerprint=fingerprint,
+        eod_id=eod,
+        vocabulary=bound,
+        left_out=order.index_set.order(split).left_out,
+        reader=RowReader(reopen, index=_row_index(order), max_open_shards=max_open_shards),
+    )
+
+
+def _folder(path: str | os.PathLike[str] | None) -> str | None:
+    return _absolute_path(os.fspath(path)) if path is not None and os.fspath(path) else None
+
+
+def _absolute_path(path: str) -> str:
+    return os.path.abspath(local_path(path)) if is_local(path) else path
+
+
+def _absolute(entry: DataEntry) -> DataEntry:
+    """The entry as a process in another folder would have to name it."""
+    folder = None if entry.index_folder is None else _absolute_path(entry.index_folder)
+    return replace(entry, paths=tuple(_absolute_path(path) for path in entry.paths), index_folder=folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredOrder:
+    """Where all arrays of an order lie."""
+
+    members: tuple[StoredMember, ...]
+    blend: tuple[str, BlendRequest] | None
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opening:
+    """All that a stream was opened with; called, it opens the same rows in this process or another.
+
+    Where the indices were kept, the other process only maps them; otherwise it builds them once more.
+    """
+
+    entries: tuple[DataEntry, ...]
+    request: OrderRequest
+    unit: Unit
+    eod_id: int | None
+    vocabulary: int | None
+    caches: Caches
+    fingerprint: str = ""
+    stored: _StoredOrder | None = None
+
+    def sources(self, *, identify: bool = True) -> list[DataSource]:
+        return open_data_sources(
+            self.entries,
+            unit=self.unit,
+            eod_id=self.eod_id,
+            vocabulary=self.vocabulary,
+            cache_folder=self.caches.folder,
+            write=self.caches.write,
+            identify=identify,
+        )
+
+    def __call__(self) -> RowIndex:
+        if self.stored is not None:
+            try:
+                return self._map(self.stored)
+            except GristmillError:
+                pass  # gone meanwhile: found out, or told properly, below
+        order = order_of(plan_order(self.sources(), self.request), replace(self.caches, write=False))
+        if order_fingerprint(order.index_set, self.request.split) != self.fingerprint:
+            raise CorpusError(
+                f"{self.entries[0].paths[0]}: the data changed since the stream was opened; open it again"
+            )
+        return _row_index(order)
+
+    def _map(self, stored: _StoredOrder) -> RowIndex:
+        sources = self.sources(identify=False)
+        members = tuple(_member(sources[one.plan.place], one.open()) for one in stored.members)
+        blend = None
+        if stored.blend is not None:
+            folder, request = stored.blend
+            blend, _ = find_blend(folder, request)
+            if blend is None:
+                raise CorpusError(f"{folder}: the blend is gone")
+        return _index_of(members, blend, stored.samples, self.request.sequence_length)
+
+
+def _stored(order: AdoptedOrder) -> _StoredOrder | None:
+    """Where an order's arrays lie; None when one of them is in memory alone."""
+    stored = [member.stored for member in order.members if member.stored is not None]
+    if len(stored) < len(order.members) or (order.blend is not None and order.stored_blend is None):
+        return None
+    (split,) = order.index_set.orders
+    return _StoredOrder(tuple(stored), order.stored_blend, split.samples)
+
+
+def _row_index(order: AdoptedOrder) -> RowIndex:
+    members = tuple(_member(order.sources[member.report.place], member.indices) for member in order.members)
+    (split,) = order.index_set.orders
+    return _index_of(members, order.blend, split.samples, order.index_set.settings.sequence_length)
+
+
+def _index_of(members: tuple[Member, ...], blend: BlendIndices | None, rows: int, sequence_length: int) -> RowIndex:
+    return RowIndex(
+        members=members,
+        dataset_index=None if blend is None else blend.dataset_index,
+        dataset_sample_index=None if blend is None else blend.dataset_sample_index,
+        rows=rows,
+        sequence_length=sequence_length,
+        extra=1,
+    )
+
+
+def _member(source: DataSource, indices: MemberIndices) -> Member:
+    shards = tuple(
+        Shard(
+            prefix=shard.prefix,
+            name=shard.name,
+            dtype=shard.dtype,
+            sequences=shard.sequences,
+            tokens=shard.tokens,
+            files=shard.files,
+            unit=shard.unit,
+        )
+        for shard in source.shards
+    )
+    return Member(source=source.id, shards=shards, indices=indices)
+
+
+def _warn_without_eod(sources: Sequence[DataSource], eod_id: int) -> None:
+    """Warns of each source of which no document, of some looked at, ends with the EOD."""
+    for source in sources:
+        shards = [shard for shard in source.shards if shard.tokens]
+        chosen = shards[:: max(1, len(shards) // _SHARDS_LOOKED_AT)]
+        ends = np.concatenate([_last_tokens(shard, max(1, _DOCUMENTS_LOOKED_AT // len(chosen))) for shard in chosen])
+        if len(ends) and not (ends == eod_id).any():
+            warnings.warn(
+                f"{source.id}: none of {len(ends)} documents looked at ends with eod_id={eod_id} (the first with "
+                f"{ends[0]}): another id, or the data were written without EOD, so that documents cannot be told apart",
+                stacklevel=3,
+            )
+
+
+def _last_tokens(shard: TokenShard, count: int) -> NDArray[np.int64]:
+    """The last token of up to `count` documents of a shard that are not empty."""
+    pair = shard.open()
+    bounds = pair.document_indices[np.unique(np.linspace(0, pair.num_documents, count + 1).astype(np.int64))]
+    ends = [
+        int(pair.pointers[bound]) // pair.dtype.itemsize if bound < len(pair) else pair.num_tokens for bound in bounds
+    ]
+    tokens = [int(pair.read(end - 1, 1)[0]) for end in sorted(set(ends)) if end > 0]
+    pair.close()
+    return np.array(tokens, np.int64)
