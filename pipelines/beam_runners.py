@@ -123,7 +123,7 @@ def _parsed(flags: Sequence[str], parse: Callable[[], Any]) -> Any:
 
 def _runner(name: str, options: Any, *, verbose: bool) -> Any:
     from apache_beam.options.pipeline_options import DirectOptions
-    from apache_beam.runners import create_runner
+    from apache_beam.runners import PipelineRunner, create_runner
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
@@ -134,12 +134,15 @@ def _runner(name: str, options: Any, *, verbose: bool) -> Any:
         command = f"{sys.executable} -m {_WORKER}"
         return FnApiRunner(default_environment=SubprocessSDKEnvironment.from_command_string(command))
     try:
-        return create_runner(name)
-    except (ValueError, ImportError, AttributeError) as error:
+        runner = create_runner(name)
+    except (ValueError, ImportError, AttributeError, TypeError) as error:
         raise SettingsError(
             f"--runner {name}: Beam cannot make this runner: {str(error).rstrip('.')}; auto, loop, FnApiRunner, "
             "DirectRunner, PortableRunner, FlinkRunner, SparkRunner and DataflowRunner are usual"
         ) from error
+    if not isinstance(runner, PipelineRunner):
+        raise SettingsError(f"--runner {name}: Beam cannot make this runner: it is a {type(runner).__name__} and none")
+    return runner
 
 
 def worker_error(error: BaseException) -> GristmillError | None:

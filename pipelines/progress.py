@@ -64,7 +64,10 @@ class Progress:
     def _look(self) -> None:
         for step, words in _WORDS.items():
             folder = local_path(self._job.path("_stages", "items", step))
-            fresh = sum(1 for path in folder.rglob("*.json") if _age(path.stat().st_mtime, self._began))
+            try:
+                fresh = sum(1 for path in folder.rglob("*.json") if _age(path.stat().st_mtime, self._began))
+            except FileNotFoundError:  # a receipt of an earlier plan was removed meanwhile
+                continue
             if fresh != self._shown.get(step, 0):
                 self._shown[step] = fresh
                 total = f" of {self._expected[step]}" if step in self._expected else ""

@@ -1,0 +1,264 @@
+"""How a run is executed, what is refused before it, and how a worker's error comes back."""
+
+import io
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill.formats.errors import CorpusError, DataError, InputError, SettingsError, StorageError
+from gristmill.pipelines.beam_quiet import quiet
+from gristmill.pipelines.beam_runners import check_flags, worker_error
+from gristmill.pipelines.decompress import DamagedError
+from gristmill.pipelines.progress import Progress
+from gristmill.pipelines.run_lock import working_on
+from gristmill.pipelines.runners import LOOP_BYTES, PROCESS_BYTES, check_runner, choose_runner
+
+CORES = len(os.sched_getaffinity(0))
+
+
+class TestChoice:
+    @pytest.mark.parametrize(
+        ("name", "flags", "input_bytes", "splits", "expected"),
+        [
+            ("loop", (), PROCESS_BYTES, 100, "loop"),
+            ("auto", (), LOOP_BYTES - 1, 1, "loop"),
+            ("auto", (), 0, 0, "loop"),
+            ("auto", ("--direct_num_workers=1",), 0, 1, "FnApiRunner"),
+            ("auto", (), LOOP_BYTES, 1, "FnApiRunner"),
+            ("FnApiRunner", (), 0, 1, "FnApiRunner"),
+            ("DirectRunner", (), 0, 1, "DirectRunner"),
+            ("DataflowRunner", ("--region=x",), 0, 1, "DataflowRunner"),
+        ],
+    )
+    def test_of_the_runner(
+        self, name: str, flags: tuple[str, ...], input_bytes: int, splits: int, expected: str
+    ) -> None:
+        choice = choose_runner(name, flags, input_bytes, splits)
+        assert choice.runner == expected
+        assert set(flags) <= set(choice.flags)
+
+    def test_uses_no_more_workers_than_splits(self) -> None:
+        assert choose_runner("auto", (), LOOP_BYTES, 1).flags == ()
+        for splits in (2, 1000):
+            flags = choose_runner("auto", (), LOOP_BYTES, splits).flags
+            workers = min(CORES, splits)
+            assert (f"--direct_num_workers={workers}" in flags) == (workers > 1)
+
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            ("--direct_num_workers=3",),
+            ("--direct_num_workers", "3"),
+            ("--direct_running_mode=multi_threading", "--direct_num_workers=3"),
+        ],
+    )
+    def test_leaves_workers_to_the_user(self, flags: tuple[str, ...]) -> None:
+        for name in ("auto", "FnApiRunner"):
+            choice = choose_runner(name, flags, PROCESS_BYTES, 100)
+            assert choice.flags == flags
+            assert choice.engine_threads == 1
+            assert "3 workers" in choice.says
+
+    @pytest.mark.parametrize("workers", ["many", "-1", "1.5"])
+    def test_a_number_of_workers_that_is_none(self, workers: str) -> None:
+        with pytest.raises(SettingsError, match=r"--direct_num_workers=.*: it must be a number of workers"):
+            choose_runner("FnApiRunner", (f"--direct_num_workers={workers}",), 0, 1)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("name", ["auto", "loop", "FnApiRunner", "DirectRunner"])
+    def test_a_usual_name_needs_no_beam(self, name: str) -> None:
+        check_runner(name, ())
+
+    def test_a_name_that_beam_knows(self) -> None:
+        check_runner("BundleBasedDirectRunner", ())
+        check_runner("PortableRunner", ("--job_endpoint=embed",))
+
+    @pytest.mark.parametrize("name", ["Nope", "os.path", "os.getcwd", "apache_beam.runners.Nope"])
+    def test_a_name_that_nobody_knows(self, name: str) -> None:
+        with pytest.raises(SettingsError, match=f"--runner {name}: Beam cannot make this runner: "):
+            check_runner(name, ())
+
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            ("--direct_num_workers=2", "--direct_running_mode", "in_memory"),
+            ("--experiments=a", "--experiments", "b", "--no_save_main_session"),
+            ("--region=europe-west1", "--max_num_workers=3", "--machine_type=n2-standard-8"),
+            ("--job_endpoint=embed", "--environment_type=LOOPBACK"),
+        ],
+    )
+    def test_options_of_beam(self, flags: tuple[str, ...]) -> None:
+        check_flags(flags)
+
+    @pytest.mark.parametrize(
+        ("flags", "says"),
+        [
+            (
+                ("--machine_typ=n2",),
+                r"--machine_typ: neither gristmill prepare nor Beam knows this option; did you mean --m",
+            ),
+            (("--zzzzzzzz",), r"--zzzzzzzz: neither gristmill prepare nor Beam knows this option$"),
+            (("--sources", "a"), "did you mean --source?"),
+            (("word",), "word: belongs to no option"),
+            (("--region", "a", "b"), "b: belongs to no option"),
+            (
+                ("--max_num_workers=x",),
+                "Beam's options --max_num_workers=x: argument --max_num_workers: invalid int value",
+            ),
+        ],
+    )
+    def test_options_of_nobody(self, flags: tuple[str, ...], says: str, capfd: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SettingsError, match=says):
+            check_flags(flags)
+        assert capfd.readouterr() == ("", "")
+
+
+class TestWorkerError:
+    def test_of_our_own_class_with_a_note(self) -> None:
+        own = worker_error(InputError("a.jsonl:1: bad; mend it [while running 'Clean: scan']"))
+        assert type(own) is InputError
+        assert str(own) == "a.jsonl:1: bad; mend it"
+
+    def test_of_a_class_that_is_not_in_the_tree(self) -> None:
+        own = worker_error(DamagedError("a.gz: cut short [while running 'x']"))
+        assert isinstance(own, InputError)
+        assert str(own) == "a.gz: cut short"
+
+    @pytest.mark.parametrize("kind", [InputError, CorpusError, StorageError])
+    def test_in_the_text_of_a_traceback(self, kind: type[Exception]) -> None:
+        text = (
+            "Traceback (most recent call last):\n"
+            '  File "x.py", line 1, in process\n'
+            "    raise OSError(1)\n"
+            "OSError: 1\n\nThe above exception was the direct cause of the following exception:\n\n"
+            "Traceback (most recent call last):\n"
+            f"gristmill.formats.errors.{kind.__name__}: a.jsonl: what is\nwrong [while running 'Clean: scan-p-4']\n"
+        )
+        own = worker_error(RuntimeError(text))
+        assert type(own) is kind
+        assert str(own) == "a.jsonl: what is\nwrong"
+
+    def test_of_somebody_else(self) -> None:
+        assert worker_error(RuntimeError("Traceback\nMemoryError: ")) is None
+        assert worker_error(RuntimeError("gristmill.formats.errors is a module")) is None
+
+    def test_of_a_class_that_is_gone(self) -> None:
+        own = worker_error(RuntimeError("gristmill.formats.errors.NoSuchError: what [while running 'x']"))
+        assert type(own) is DataError
+
+
+class TestQuiet:
+    def test_tracebacks_and_logs_are_kept_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import logging
+
+        stream = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stream)
+        with quiet():
+            print("a word", file=sys.stderr)
+            print("Traceback (most recent call last):\n  ...\nOSError", file=sys.stderr)
+            logging.getLogger("apache_beam").error("a log")
+        print("after", file=sys.stderr)
+        assert stream.getvalue() == "a word\nafter\n"
+
+    def test_unless_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stream = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stream)
+        with quiet(verbose=True):
+            print("Traceback (most recent call last):", file=sys.stderr)
+        assert stream.getvalue() == "Traceback (most recent call last):\n"
+
+
+class TestLock:
+    def test_two_at_once(self, tmp_path: Path) -> None:
+        corpus = str(tmp_path / "out")
+        with (
+            working_on(corpus),
+            pytest.raises(CorpusError, match="another run is working on this corpus"),
+            working_on(corpus),
+        ):
+            pass
+        with working_on(corpus):
+            pass
+
+    def test_half_written_files_are_removed_and_others_not(self, tmp_path: Path) -> None:
+        half = tmp_path / "out" / "tokens" / f".a.bin.{'0' * 32}.tmp"
+        half.parent.mkdir(parents=True)
+        others = [half.with_name(name) for name in ("a.tmp", ".a.bin.0123.tmp", "a.bin", f".a.bin.{'0' * 32}")]
+        for path in (half, *others):
+            path.write_bytes(b"x")
+        with working_on(str(tmp_path / "out")):
+            assert not half.exists()
+            assert all(path.exists() for path in others)
+
+    def test_an_error_inside_lets_go(self, tmp_path: Path) -> None:
+        corpus = str(tmp_path / "out")
+        with pytest.raises(ValueError, match="mine"), working_on(corpus):
+            raise ValueError("mine")
+        with working_on(corpus):
+            pass
+
+    def test_a_place_that_cannot_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "out").write_bytes(b"")
+        with (
+            pytest.raises(SettingsError, match=r"output .*/out/_stages: cannot be created"),
+            working_on(str(tmp_path / "out")),
+        ):
+            pass
+
+    def test_a_store(self) -> None:
+        with working_on("memory://bucket/out"):
+            pass
+
+
+class TestProgress:
+    def run(self, workshop: Any, stream: io.StringIO, then: Any) -> None:
+        from gristmill.formats.recipe import parse_recipe
+        from gristmill.pipelines.job import make_job
+        from gristmill.pipelines.plan import plan_run
+
+        recipe = parse_recipe(workshop.values({"files": [workshop.jsonl("a.jsonl", ["a"])]}))
+        job = make_job(recipe, plan_run(recipe), tokenizer=None, engine=None)
+        with Progress(job, {"scan": 3}, stream):
+            then(Path(job.path("_stages", "items", "scan", "s0")))
+
+    def test_new_receipts_are_counted(self, workshop: Any) -> None:
+        stream = io.StringIO()
+
+        def work(folder: Path) -> None:
+            folder.mkdir(parents=True)
+            (folder / "00000.json").write_bytes(b"{}")
+            (folder / "00001.json").write_bytes(b"{}")
+
+        self.run(workshop, stream, work)
+        assert stream.getvalue().endswith(" s  2 of 3 splits scanned\n")
+
+    def test_old_receipts_are_not(self, workshop: Any) -> None:
+        stream = io.StringIO()
+
+        def work(folder: Path) -> None:
+            folder.mkdir(parents=True)
+            (folder / "00000.json").write_bytes(b"{}")
+            hour = time.time() - 3600
+            os.utime(folder / "00000.json", (hour, hour))
+
+        self.run(workshop, stream, work)
+        assert stream.getvalue() == ""
+
+    def test_receipts_that_vanish_are_no_error(self, workshop: Any, capfd: pytest.CaptureFixture[str]) -> None:
+        def work(folder: Path) -> None:
+            end = time.monotonic() + 1.2
+            while time.monotonic() < end:
+                folder.mkdir(parents=True, exist_ok=True)
+                for number in range(100):
+                    (folder / f"{number}.json").write_bytes(b"")
+                for path in folder.iterdir():
+                    path.unlink()
+                folder.rmdir()
+
+        self.run(workshop, io.StringIO(), work)
+        assert "Traceback" not in capfd.readouterr().err
