@@ -10,15 +10,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gristmill.formats.blend import blend_size, draw, empty_blend, normalise
-from gristmill.formats.errors import DataError, FormatError, SettingsError
+from gristmill.formats.blend import Blend, blend_size, draw, empty_blend, normalise
+from gristmill.formats.errors import CorpusError, DataError, FormatError, SettingsError
 from gristmill.formats.index_member import MemberReport
 from gristmill.formats.index_plan import IndexSettings, MemberPlan
 from gristmill.formats.npy import npy_size, open_npy, write_npy
-from gristmill.formats.schedule import Phase, draw_phases, parse_phases, phase_of_members, shares_above_zero
+from gristmill.formats.schedule import (
+    Phase,
+    draw_phases,
+    drawn_before,
+    parse_phases,
+    phase_of_members,
+    shares_above_zero,
+)
 from gristmill.formats.storage import FileFacts, join
 
 __all__ = [
+    "blend_file",
     "blend_file_sizes",
     "blend_rule",
     "BlendIndices",
@@ -27,6 +35,7 @@ __all__ = [
     "build_blend",
     "check_each_is_drawn",
     "check_enough",
+    "grow_blend",
     "open_blend_files",
     "parse_blend_report",
     "taking_part",
@@ -86,9 +95,12 @@ class BlendReport:
 
 
 def taking_part(split: str, reports: Iterable[MemberReport]) -> list[MemberReport]:
-    """The members of a split that have samples, in the order of the sources; a blend counts them from 0."""
+    """The members of a split that have samples, in the order in which a blend counts them from 0.
+
+    That is the order of the sources; members that an extension brought come behind those that were there.
+    """
     chosen = [report for report in reports if report.split == split and report.left_out is None]
-    return sorted(chosen, key=lambda report: report.place)
+    return sorted(chosen, key=lambda report: (report.joined, report.place))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +238,40 @@ def check_enough(split: str, members: Sequence[MemberReport], counts: NDArray[np
             )
 
 
+def grow_blend(split: str, blend: BlendIndices, members: Sequence[MemberReport], samples: int) -> Blend:
+    """The rows of a blend behind the stored ones, by the same rule, as far as the members' samples reach.
+
+    Args:
+        split: the split.
+        blend: as stored.
+        members: those that take part, in order.
+        samples: samples wanted of the split, more than are stored.
+
+    Returns:
+        dataset_index and dataset_sample_index from the stored length up to `samples`.
+
+    Raises:
+        CorpusError: a member has not enough samples, or the blend has used up all of them.
+    """
+    stored = len(blend.dataset_index)
+    held = sum(member.rows for member in members)
+    if blend.kind == "exhaustive" or samples > held:
+        raise CorpusError(f"{split}: {samples} samples asked for, but the stored indices hold {held}")
+    phases = [Phase(0, blend.weights), *blend.phases]
+    begun = max(phase.from_sample for phase in phases if phase.from_sample < stored)
+    counts = drawn_before(blend.dataset_index, blend.dataset_sample_index, stored, len(members))
+    since = counts - drawn_before(blend.dataset_index, blend.dataset_sample_index, begun, len(members))
+    tail = empty_blend(samples - stored)
+    draw_phases(phases, stored, counts, since, *tail)
+    for member, count in zip(members, counts, strict=True):
+        if count > member.rows:
+            raise CorpusError(
+                f"{split}: {samples} samples asked for, of which {count} would be of source {member.source!r}, but its "
+                f"stored indices hold {member.rows}"
+            )
+    return tail
+
+
 def write_blend(set_folder: str, split: str, blend: BlendIndices) -> BlendReport:
     """Writes ``<split>/{dataset_index,dataset_sample_index}.npy``, each whole or not at all.
 
@@ -243,7 +289,7 @@ def write_blend(set_folder: str, split: str, blend: BlendIndices) -> BlendReport
     )
     files: dict[str, FileFacts] = {}
     for index, array in arrays:
-        name = join(split, f"{index}.npy")
+        name = blend_file(split, index)
         files[name] = write_npy(join(set_folder, name), array)
     return BlendReport(
         split=split,
@@ -256,11 +302,16 @@ def write_blend(set_folder: str, split: str, blend: BlendIndices) -> BlendReport
     )
 
 
+def blend_file(split: str, index: str) -> str:
+    """Path of an index of a blend relative to the set's folder."""
+    return join(split, f"{index}.npy")
+
+
 def blend_file_sizes(report: BlendReport) -> dict[str, int]:
     """Bytes that each file of a blend must have, by its path relative to the set's folder."""
     return {
-        join(report.split, "dataset_index.npy"): npy_size(np.int16, (report.size,)),
-        join(report.split, "dataset_sample_index.npy"): npy_size(np.int64, (report.size,)),
+        blend_file(report.split, "dataset_index"): npy_size(np.int16, (report.size,)),
+        blend_file(report.split, "dataset_sample_index"): npy_size(np.int64, (report.size,)),
     }
 
 
@@ -278,7 +329,7 @@ def open_blend_files(set_folder: str, report: BlendReport, members: Sequence[Mem
     Raises:
         FormatError: a file is missing, cut short, or does not fit the record.
     """
-    paths = [join(set_folder, report.split, f"{index}.npy") for index in ("dataset_index", "dataset_sample_index")]
+    paths = [join(set_folder, blend_file(report.split, index)) for index in ("dataset_index", "dataset_sample_index")]
     dataset_index = open_npy(paths[0], np.int16, (report.size,))
     dataset_sample_index = open_npy(paths[1], np.int64, (report.size,))
     for row in (0, report.size - 1):

@@ -25,14 +25,34 @@ from gristmill.formats.npy import npy_size, open_npy, write_npy
 from gristmill.formats.storage import FileFacts, join
 
 __all__ = [
+    "Block",
     "build_member",
+    "check_member",
     "member_epochs",
+    "member_file",
     "member_file_sizes",
     "MemberReport",
     "open_member_files",
     "parse_member_report",
     "write_member",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Whole epochs of a member that are shuffled by themselves.
+
+    Attributes:
+        epochs: passes over the tokens.
+        separate: whether the last of them is shuffled apart.
+        rows: samples in the block.
+        dropped_tokens: tokens at the end of the block before it that are in no sample; fewer than a sample has.
+    """
+
+    epochs: int
+    separate: bool
+    rows: int
+    dropped_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +66,15 @@ class MemberReport:
         start: first sequence of the split, counted over the source's concatenated shards.
         end: one past its last sequence.
         tokens: tokens per epoch.
-        epochs: passes over the tokens.
-        separate: whether the last epoch is shuffled by itself.
-        rows: samples in the stored order.
+        epochs: passes over the tokens in the first block.
+        separate: whether the last of these epochs is shuffled by itself.
+        rows: samples in the stored order, those of all blocks.
         weight: share in a weighted blend, normalised once; None: unweighted.
         left_out: why the member takes no part although it was planned; None: it takes part.
         files: size and digest of each file by its path relative to the set's folder.
+        later: blocks that extensions appended.
+        joined: 0 for a member from the start, else a number that grows with each extension that brings new members;
+            a blend counts members by it first.
     """
 
     split: str
@@ -66,6 +89,19 @@ class MemberReport:
     weight: float | None
     left_out: str | None
     files: Mapping[str, FileFacts] = field(default_factory=dict)
+    later: tuple[Block, ...] = ()
+    joined: int = 0
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """All blocks in their order."""
+        first = self.rows - sum(block.rows for block in self.later)
+        return (Block(epochs=self.epochs, separate=self.separate, rows=first), *self.later)
+
+    @property
+    def entries(self) -> int:
+        """Entries of the document index."""
+        return sum(block.epochs for block in self.blocks) * (self.end - self.start)
 
 
 def member_epochs(plan: MemberPlan, tokens: int) -> EpochPlan:
@@ -108,13 +144,40 @@ def build_member(plan: MemberPlan, lengths: NDArray[np.int32]) -> MemberIndices:
         bad = plan.start + int(np.argmin(inside))
         raise DataError(f"{name}: sequence {bad} has a length of {lengths[bad]} tokens; a length is never negative")
     tokens = int(inside.sum(dtype=np.int64))
-    if tokens == 0:
-        return _without_samples(plan, tokens)
-    epochs = member_epochs(plan, tokens)
+    epochs = check_member(plan, tokens)
     if epochs.samples == 0:
-        return _without_samples(plan, tokens)
-    _check_max_epochs(plan, epochs)
+        return _without_samples(epochs)
     return build_indices(lengths, plan.start, plan.end, epochs, plan.seed)
+
+
+def check_member(plan: MemberPlan, tokens: int) -> EpochPlan:
+    """The epochs of a member, known to be allowed; no samples for one that is too short and may be left out.
+
+    Args:
+        plan: the member.
+        tokens: tokens of its sequences.
+
+    Raises:
+        DataError: a member that is needed has no tokens or too few for one sample.
+        SettingsError: the member would be repeated more often than its `max_epochs`.
+    """
+    epochs = member_epochs(plan, tokens) if tokens else None
+    if epochs is not None and epochs.samples:
+        _check_max_epochs(plan, epochs)
+        return epochs
+    if plan.required:
+        raise DataError(
+            f"{plan.split}: source {plan.source!r} gives no sample: {_too_short(plan, tokens)}; add data, choose a "
+            f"shorter sequence_length or change the share of {plan.split} in splits"
+        )
+    return EpochPlan(
+        tokens=tokens,
+        sequence_length=plan.sequence_length,
+        add_extra_token=plan.add_extra_token,
+        epochs=1,
+        separate=False,
+        samples=0,
+    )
 
 
 def _too_short(plan: MemberPlan, tokens: int) -> str:
@@ -125,21 +188,9 @@ def _too_short(plan: MemberPlan, tokens: int) -> str:
     )
 
 
-def _without_samples(plan: MemberPlan, tokens: int) -> MemberIndices:
-    if plan.required:
-        raise DataError(
-            f"{plan.split}: source {plan.source!r} gives no sample: {_too_short(plan, tokens)}; add data, choose a "
-            f"shorter sequence_length or change the share of {plan.split} in splits"
-        )
+def _without_samples(epochs: EpochPlan) -> MemberIndices:
     return MemberIndices(
-        plan=EpochPlan(
-            tokens=tokens,
-            sequence_length=plan.sequence_length,
-            add_extra_token=plan.add_extra_token,
-            epochs=1,
-            separate=False,
-            samples=0,
-        ),
+        plan=epochs,
         document_index=np.empty(0, dtype=np.int32),
         sample_index=np.zeros((1, 2), dtype=np.int32),
         shuffle_index=np.empty(0, dtype=np.uint32),
@@ -163,12 +214,17 @@ def _check_max_epochs(plan: MemberPlan, epochs: EpochPlan) -> None:
         )
 
 
-def _layout(samples: int, entries: int) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
-    """dtype and shape of each index of a member of `samples` samples and `entries` document index entries."""
+def _layout(report: MemberReport) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
+    """dtype and shape of each index of a member.
+
+    Each block has one row more in the sample index than samples. Between the last row of one and the first of the next
+    lies no sample, so a value of the shuffle index can be larger than the number of samples.
+    """
+    joints = len(report.later)
     return {
-        "document_index": (np.int32, (entries,)),
-        "sample_index": (sample_index_dtype(entries, 0), (samples + 1, 2)),
-        "shuffle_index": (shuffle_index_dtype(samples), (samples,)),
+        "document_index": (np.int32, (report.entries,)),
+        "sample_index": (sample_index_dtype(report.entries, 0), (report.rows + joints + 1, 2)),
+        "shuffle_index": (shuffle_index_dtype(report.rows + joints), (report.rows,)),
     }
 
 
@@ -176,14 +232,14 @@ def member_file_sizes(report: MemberReport) -> dict[str, int]:
     """Bytes that each file of a member must have, by its path relative to the set's folder."""
     if report.left_out is not None:
         return {}
-    layout = _layout(report.rows, report.epochs * (report.end - report.start))
     return {
-        _file_name(report.split, report.source, index): npy_size(dtype, shape)
-        for index, (dtype, shape) in layout.items()
+        member_file(report.split, report.source, index): npy_size(dtype, shape)
+        for index, (dtype, shape) in _layout(report).items()
     }
 
 
-def _file_name(split: str, source: str, index: str) -> str:
+def member_file(split: str, source: str, index: str) -> str:
+    """Path of an index of a member relative to the set's folder."""
     return join(split, source, f"{index}.npy")
 
 
@@ -208,7 +264,7 @@ def write_member(set_folder: str, plan: MemberPlan, indices: MemberIndices) -> M
             ("shuffle_index", indices.shuffle_index),
         )
         for index, array in arrays:
-            name = _file_name(plan.split, plan.source, index)
+            name = member_file(plan.split, plan.source, index)
             files[name] = write_npy(join(set_folder, name), array)
     return MemberReport(
         split=plan.split,
@@ -247,19 +303,19 @@ def open_member_files(
         tokens=report.tokens,
         sequence_length=sequence_length,
         add_extra_token=add_extra_token,
-        epochs=report.epochs,
+        epochs=sum(block.epochs for block in report.blocks),
         separate=report.separate,
         samples=report.rows,
     )
-    entries = report.epochs * (report.end - report.start)
     paths: dict[str, str] = {}
     arrays: dict[str, NDArray[Any]] = {}
-    for index, (dtype, shape) in _layout(report.rows, entries).items():
-        paths[index] = join(set_folder, _file_name(report.split, report.source, index))
+    for index, (dtype, shape) in _layout(report).items():
+        paths[index] = join(set_folder, member_file(report.split, report.source, index))
         arrays[index] = open_npy(paths[index], dtype, shape)
     _check_ends(paths["document_index"], arrays["document_index"], report.start, report.end, "sequence number")
-    _check_ends(paths["shuffle_index"], arrays["shuffle_index"], 0, report.rows, "sample number")
-    _check_ends(paths["sample_index"], arrays["sample_index"][:, 0], 0, entries, "place in the document index")
+    numbers = report.rows + len(report.later)
+    _check_ends(paths["shuffle_index"], arrays["shuffle_index"], 0, numbers, "sample number")
+    _check_ends(paths["sample_index"], arrays["sample_index"][:, 0], 0, report.entries, "place in the document index")
     _check_ends(paths["sample_index"], arrays["sample_index"][:, 1], 0, report.tokens + 1, "token offset")
     return MemberIndices(plan=plan, **arrays)
 
@@ -280,4 +336,5 @@ def parse_member_report(value: Mapping[str, Any]) -> MemberReport:
         KeyError, TypeError, ValueError: the value is no report.
     """
     files = {name: FileFacts(int(facts["size"]), str(facts["sha256"])) for name, facts in value["files"].items()}
-    return MemberReport(**{**value, "files": files})
+    later = tuple(Block(**block) for block in value.get("later", ()))
+    return MemberReport(**{**value, "files": files, "later": later})

@@ -60,30 +60,36 @@ def source_value(source: MemberSource) -> dict[str, Any]:
     }
 
 
-def set_key(settings: IndexSettings, sources: Sequence[MemberSource]) -> str:
+def set_key(settings: IndexSettings, sources: Sequence[MemberSource], parent: str | None = None) -> str:
     """The content address of an index set: 64 hexadecimal digits.
 
     Covers the order version, the settings, and for every source in order its id, its weight, and the identity and
     sequence count of every shard; never a path. `max_epochs` is not part of it: it permits or forbids, and changes no
     byte.
+
+    Args:
+        settings: of the set.
+        sources: of the set, in order.
+        parent: key of the set that it extends, whose order is the beginning of its own.
     """
-    return digest(
-        {
-            "order_version": ORDER_VERSION,
-            "settings": settings_value(settings),
-            "sources": [source_value(source) for source in sources],
-        }
-    )
+    value = {
+        "order_version": ORDER_VERSION,
+        "settings": settings_value(settings),
+        "sources": [source_value(source) for source in sources],
+    }
+    return digest(value if parent is None else {**value, "parent": parent})
 
 
-def set_name(settings: IndexSettings, sources: Sequence[MemberSource]) -> str:
-    """The folder name of an index set: ``L<length>-s<seed>-<first 12 digits of the key>``."""
-    return f"L{settings.sequence_length}-s{settings.seed}-{short(set_key(settings, sources))}"
+def set_name(settings: IndexSettings, sources: Sequence[MemberSource], parent: str | None = None) -> str:
+    """The folder name of an index set: ``L<length>-s<seed>-<first 12 digits of the key>``; arguments as `set_key`."""
+    return f"L{settings.sequence_length}-s{settings.seed}-{short(set_key(settings, sources, parent))}"
 
 
-def set_path(corpus_folder: str, settings: IndexSettings, sources: Sequence[MemberSource]) -> str:
-    """Where the index set of these settings and sources lies in a corpus."""
-    return join(corpus_folder, INDICES_FOLDER, set_name(settings, sources))
+def set_path(
+    corpus_folder: str, settings: IndexSettings, sources: Sequence[MemberSource], parent: str | None = None
+) -> str:
+    """Where the index set of these settings and sources lies in a corpus; further arguments as `set_key`."""
+    return join(corpus_folder, INDICES_FOLDER, set_name(settings, sources, parent))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +157,7 @@ class IndexSet:
     @property
     def name(self) -> str:
         """Name of the folder."""
-        return set_name(self.settings, self.sources)
+        return set_name(self.settings, self.sources, self.parent)
 
     def order(self, split: str) -> SplitOrder:
         """The order of a split.
@@ -256,22 +262,26 @@ def order_history(index_set: IndexSet, split: str) -> tuple[OrderChange, ...]:
     history: list[OrderChange] = []
     parent = _first_fingerprint(index_set, order)
     for phase in order.blend.phases:
-        history.append(OrderChange(phase.from_sample, {"weights": weights_value(index_set, order, phase)}, parent))
+        history.append(
+            OrderChange(phase.from_sample, {"weights": weights_value(index_set.sources, order.members, phase)}, parent)
+        )
         parent = history[-1].fingerprint
     return tuple(history)
 
 
-def weights_value(index_set: IndexSet, order: SplitOrder, phase: Phase) -> list[dict[str, Any]]:
+def weights_value(
+    sources: Sequence[MemberSource], members: Sequence[MemberReport], phase: Phase
+) -> list[dict[str, Any]]:
     """What a phase of weights draws from, as JSON values: the members of a weight above 0."""
     return [
-        {**member_value(index_set.sources, member), "weight": weight}
-        for member, weight in zip(order.members, phase.weights, strict=True)
+        {**member_value(sources, member), "weight": weight}
+        for member, weight in zip(members, phase.weights, strict=True)
         if weight > 0
     ]
 
 
 def member_value(sources: Sequence[MemberSource], member: MemberReport) -> dict[str, Any]:
-    """What decides the order inside a member, as JSON values: its shards and the epochs it is shuffled over."""
+    """What decides the order inside a member's first block, as JSON values: its shards, and the epochs shuffled."""
     return {
         "shards": source_value(sources[member.place])["shards"],
         "epochs": member.epochs,

@@ -18,27 +18,24 @@ from typing import Any
 
 from gristmill.formats.errors import CorpusError, DataError, FormatError, SettingsError
 from gristmill.formats.fingerprint import ORDER_VERSION, pretty_json, short
+from gristmill.formats.index_assembly import assemble_extension, assemble_set
 from gristmill.formats.index_blend import (
     BlendIndices,
     BlendReport,
-    blend_file_sizes,
-    blend_rule,
     build_blend,
     parse_blend_report,
-    taking_part,
     write_blend,
 )
 from gristmill.formats.index_member import (
     MemberReport,
     build_member,
-    member_epochs,
-    member_file_sizes,
     parse_member_report,
     write_member,
 )
 from gristmill.formats.index_order import (
     INDICES_FOLDER,
     IndexSet,
+    OrderChange,
     SplitOrder,
     order_fingerprint,
     set_key,
@@ -59,7 +56,7 @@ from gristmill.formats.index_plan import (
 )
 from gristmill.formats.indices import MemberIndices
 from gristmill.formats.schedule import parse_phases
-from gristmill.formats.split import SPLITS, canonical_split
+from gristmill.formats.split import SPLITS
 from gristmill.formats.storage import exists, join, list_folders, read_bytes, write_bytes
 
 __all__ = [
@@ -67,6 +64,7 @@ __all__ = [
     "BlendReport",
     "build_blend",
     "build_member",
+    "commit_extension",
     "commit_set",
     "find_sets",
     "IndexSet",
@@ -128,22 +126,77 @@ def commit_set(
         DataError: a report is missing, surplus, or differs from what the settings give.
         StorageError: the file cannot be written.
     """
-    reports = sorted(members, key=lambda report: (SPLITS.index(report.split), report.place))
-    index_set = _assemble(set_folder, settings, sources, reports, list(blends))
+    reports = sorted(members, key=_rank)
+    index_set = assemble_set(set_folder, settings, sources, reports, list(blends))
+    _write_record(index_set, reports)
+    return index_set
+
+
+def commit_extension(
+    set_folder: str,
+    settings: IndexSettings,
+    sources: Sequence[MemberSource],
+    members: Iterable[MemberReport],
+    blends: Iterable[BlendReport],
+    *,
+    parent: str,
+    history: Sequence[OrderChange],
+    left_out: Iterable[LeftOut],
+) -> IndexSet:
+    """Records a finished extension of an index set in its `set.json`, which is written last.
+
+    Args:
+        set_folder: path or URL of the extension's folder.
+        settings: what it was built for.
+        sources: its sources: those of the parent, then new ones.
+        members: one report for each member, in any order.
+        blends: one report for each blended split, in any order.
+        parent: key of the set that it extends.
+        history: the changes that led to its training order, oldest first.
+        left_out: the sources that take no part in a split, with the reason.
+
+    Returns:
+        The index set, equal to what `read_set` gives.
+
+    Raises:
+        DataError: the reports contradict each other or the settings.
+        StorageError: the file cannot be written.
+    """
+    reports = sorted(members, key=_rank)
+    index_set = assemble_extension(
+        set_folder,
+        settings,
+        sources,
+        reports,
+        list(blends),
+        parent=parent,
+        history=history,
+        left_out=sorted(left_out, key=lambda entry: entry.place),
+    )
+    _write_record(index_set, reports)
+    return index_set
+
+
+def _rank(report: MemberReport) -> tuple[int, int]:
+    return SPLITS.index(report.split), report.place
+
+
+def _write_record(index_set: IndexSet, reports: Sequence[MemberReport]) -> None:
     orders = index_set.orders
     value = {
         "format": _FORMAT,
         "version": _VERSION,
         "order_version": ORDER_VERSION,
         "key": index_set.key,
-        "settings": settings_value(settings),
-        "sources": [source_value(source) for source in sources],
+        "parent": index_set.parent,
+        "history": [dataclasses.asdict(change) for change in index_set.history],
+        "settings": settings_value(index_set.settings),
+        "sources": [source_value(source) for source in index_set.sources],
         "members": [dataclasses.asdict(report) for report in reports],
         "blends": [dataclasses.asdict(order.blend) for order in orders if order.blend is not None],
         "splits": [_summary(order) for order in orders],
     }
-    write_bytes(join(set_folder, SET_NAME), pretty_json(value))
-    return index_set
+    write_bytes(join(index_set.folder, SET_NAME), pretty_json(value))
 
 
 def _summary(order: SplitOrder) -> dict[str, Any]:
@@ -154,113 +207,6 @@ def _summary(order: SplitOrder) -> dict[str, Any]:
         "sources": [member.source for member in order.members],
         "left_out": [{"source": entry.source, "reason": entry.reason} for entry in order.left_out],
     }
-
-
-def _assemble(
-    folder: str,
-    settings: IndexSettings,
-    sources: Sequence[MemberSource],
-    members: Sequence[MemberReport],
-    blends: Sequence[BlendReport],
-) -> IndexSet:
-    """Puts the reports of a set together, each checked against what settings and sources give."""
-    settings = dataclasses.replace(settings, splits=canonical_split(settings.splits))
-    plan = plan_members(settings, sources)
-    planned = {(member.split, member.source): member for member in plan}
-    reported = {(report.split, report.source): report for report in members}
-    if len(reported) != len(members):
-        raise DataError(f"{folder}: two reports of one member of the index set")
-    for split, source in sorted(planned.keys() ^ reported.keys()):
-        state = "was planned but not built" if (split, source) in planned else "was built but not planned"
-        raise DataError(f"{folder}: {split}: source {source!r} {state}; build the indices again")
-    for key, report in reported.items():
-        _check_member(folder, planned[key], report)
-    by_split = {report.split: report for report in blends}
-    if len(by_split) != len(blends) or not by_split.keys() <= set(SPLITS):
-        raise DataError(f"{folder}: blends of {[report.split for report in blends]}: at most one for each split")
-    return IndexSet(
-        folder=folder,
-        key=set_key(settings, sources),
-        settings=settings,
-        sources=tuple(_without_paths(source) for source in sources),
-        orders=tuple(_order(folder, settings, split, plan, members, by_split.get(split)) for split in SPLITS),
-    )
-
-
-def _without_paths(source: MemberSource) -> MemberSource:
-    shards = tuple(dataclasses.replace(shard, path="") for shard in source.shards)
-    weight = None if source.weight is None else float(source.weight)
-    return dataclasses.replace(source, weight=weight, max_epochs=None, shards=shards)
-
-
-def _check_member(folder: str, plan: MemberPlan, report: MemberReport) -> None:
-    """Refuses a report that the plan and the member's token count do not lead to."""
-    expected: dict[str, object] = {
-        "place": plan.place,
-        "start": plan.start,
-        "end": plan.end,
-        "weight": plan.weight,
-        "files": member_file_sizes(report),
-    }
-    if report.left_out is None:
-        epochs = member_epochs(plan, report.tokens)
-        expected |= {"epochs": epochs.epochs, "separate": epochs.separate, "rows": epochs.samples}
-    elif plan.required:
-        expected["left_out"] = None
-    else:
-        expected["rows"] = 0
-    found = {**{name: getattr(report, name) for name in expected}, "files": _sizes(report)}
-    _refuse_differences(f"{folder}: {plan.split}: source {plan.source!r}", expected, found)
-
-
-def _sizes(report: MemberReport | BlendReport) -> dict[str, int]:
-    return {name: facts.size for name, facts in report.files.items()}
-
-
-def _refuse_differences(where: str, expected: Mapping[str, object], found: Mapping[str, object]) -> None:
-    wrong = [
-        f"{name} {found[name]!r} instead of {expected[name]!r}" for name in expected if found[name] != expected[name]
-    ]
-    if wrong:
-        raise DataError(f"{where} is recorded with {', '.join(wrong)}: of other settings or damaged; build it again")
-
-
-def _order(
-    folder: str,
-    settings: IndexSettings,
-    split: str,
-    plan: SetPlan,
-    reports: Sequence[MemberReport],
-    blend: BlendReport | None,
-) -> SplitOrder:
-    members = taking_part(split, reports)
-    wanted = settings.request(split).samples
-    samples = 0
-    if (len(members) > 1) != (blend is not None):
-        needed = "needs a blend and has none" if blend is None else "has a blend that it does not need"
-        raise DataError(f"{folder}: {split}: {len(members)} sources take part, so the split {needed}")
-    if blend is not None:
-        rule = blend_rule(settings, split, members)
-        ruled = {rule_field.name: getattr(rule, rule_field.name) for rule_field in dataclasses.fields(rule)}
-        expected: dict[str, object] = {**ruled, "files": blend_file_sizes(blend)}
-        found = {**{name: getattr(blend, name) for name in expected}, "files": _sizes(blend)}
-        _refuse_differences(f"{folder}: {split}: the blend", expected, found)
-        samples = rule.samples
-    elif members:
-        samples = members[0].rows if wanted is None else wanted
-    too_short = [
-        LeftOut(split, report.source, report.left_out, report.place)
-        for report in reports
-        if report.split == split and report.left_out is not None
-    ]
-    left_out = [entry for entry in plan.left_out if entry.split == split] + too_short
-    return SplitOrder(
-        split=split,
-        samples=samples,
-        members=tuple(members),
-        blend=blend,
-        left_out=tuple(sorted(left_out, key=lambda entry: entry.place)),
-    )
 
 
 def read_set(set_folder: str) -> IndexSet:
@@ -317,7 +263,27 @@ def _parse(folder: str, path: str, value: Mapping[str, Any]) -> IndexSet:
     ]
     members = [parse_member_report(report) for report in value["members"]]
     blends = [parse_blend_report(report) for report in value["blends"]]
-    index_set = _assemble(folder, settings, sources, members, blends)
+    if value.get("parent") is None:
+        index_set = assemble_set(folder, settings, sources, members, blends)
+    else:
+        places = {source.id: place for place, source in enumerate(sources)}
+        index_set = assemble_extension(
+            folder,
+            settings,
+            sources,
+            members,
+            blends,
+            parent=str(value["parent"]),
+            history=[
+                OrderChange(int(change["from_sample"]), change["change"], str(change["parent"]))
+                for change in value["history"]
+            ],
+            left_out=[
+                LeftOut(entry["split"], one["source"], one["reason"], places[one["source"]])
+                for entry in value["splits"]
+                for one in entry["left_out"]
+            ],
+        )
     if index_set.key != value["key"]:
         raise FormatError(
             f"{path}: the key {short(str(value['key']))} is not that of the settings and sources in it; build the "

@@ -279,7 +279,7 @@ class MemberIndices:
 
 
 def build_indices(
-    lengths: NDArray[np.int32] | Sequence[int], start: int, end: int, plan: EpochPlan, seed: int
+    lengths: NDArray[np.int32] | Sequence[int], start: int, end: int, plan: EpochPlan, seed: int | Sequence[int]
 ) -> MemberIndices:
     """Document, sample and shuffle index of the sequences ``start`` to ``end`` of a source.
 
@@ -288,7 +288,7 @@ def build_indices(
         start: first sequence of the member.
         end: one past its last.
         plan: epochs of the member, from `plan_epochs` with ``tokens = sum(lengths[start:end])``.
-        seed: of the member's `RandomState`.
+        seed: of the member's `RandomState`; an integer for Megatron's order, several for one that Megatron never has.
 
     Raises:
         SettingsError: sequence numbers do not fit int32.

@@ -40,22 +40,25 @@ def npy_size(dtype: DTypeLike, shape: tuple[int, ...]) -> int:
     return len(npy_header(dtype, shape)) + count * np.dtype(dtype).itemsize
 
 
-def write_npy(path: str, array: NDArray[Any]) -> FileFacts:
+def write_npy(path: str, *parts: NDArray[Any]) -> FileFacts:
     """Publishes an array whole, in pieces of 4 MiB.
 
     Args:
         path: path or URL of the file.
-        array: C-contiguous array of integers.
+        parts: the C-contiguous array of integers, or several of one dtype that are written end to end as one.
 
     Raises:
         StorageError: the file cannot be written.
     """
-    data = np.ascontiguousarray(array, dtype=_little_endian(array.dtype))
-    raw = data.reshape(-1).view(np.uint8)
+    dtype, rest = _little_endian(parts[0].dtype), parts[0].shape[1:]
+    if any(_little_endian(part.dtype) != dtype or part.shape[1:] != rest for part in parts):
+        raise FormatError(f"{path}: arrays of {[(part.dtype.name, part.shape) for part in parts]} are no parts of one")
     with publish(path) as publication:
-        publication.write(npy_header(data.dtype, data.shape))
-        for start in range(0, len(raw), _CHUNK_BYTES):
-            publication.write(raw[start : start + _CHUNK_BYTES])
+        publication.write(npy_header(dtype, (sum(map(len, parts)), *rest)))
+        for part in parts:
+            raw = np.ascontiguousarray(part, dtype=dtype).reshape(-1).view(np.uint8)
+            for start in range(0, len(raw), _CHUNK_BYTES):
+                publication.write(raw[start : start + _CHUNK_BYTES])
         return publication.facts()
 
 

@@ -22,6 +22,7 @@ from gristmill.formats.errors import SettingsError
 __all__ = [
     "count_members",
     "draw_phases",
+    "drawn_before",
     "parse_phases",
     "Phase",
     "phase_of_members",
@@ -171,6 +172,26 @@ def count_members(dataset_index: NDArray[np.int16], members: int) -> NDArray[np.
     counts = np.zeros(members, dtype=np.int64)
     for start in range(0, len(dataset_index), _CHUNK_ROWS):
         counts += np.bincount(dataset_index[start : start + _CHUNK_ROWS], minlength=members)
+    return counts
+
+
+def drawn_before(
+    dataset_index: NDArray[np.int16], dataset_sample_index: NDArray[np.int64], row: int, members: int
+) -> NDArray[np.int64]:
+    """Samples drawn from each member before a row of a blend: [members] int64.
+
+    Looked up backwards from the row, so that it costs as much as the rarest member is rare, not as the blend is long.
+    """
+    counts = np.zeros(members, dtype=np.int64)
+    found = np.zeros(members, dtype=bool)
+    stop, width = row, 1 << 12
+    while stop > 0 and not found.all():
+        start = max(0, stop - width)
+        drawn, behind = np.unique(dataset_index[start:stop][::-1], return_index=True)
+        new = ~found[drawn]
+        counts[drawn[new]] = dataset_sample_index[start:stop][::-1][behind[new]] + 1
+        found[drawn] = True
+        stop, width = start, min(4 * width, _CHUNK_ROWS)
     return counts
 
 

@@ -6,10 +6,15 @@ shards than those that the manifest lists is never used.
 """
 
 import os.path
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from gristmill.formats.errors import CorpusError
+import numpy as np
+from numpy.typing import NDArray
+
+from gristmill.formats.errors import CorpusError, SettingsError
+from gristmill.formats.index_blend import BlendIndices, grow_blend
 from gristmill.formats.index_order import IndexSet, order_fingerprint, order_history, source_value
 from gristmill.formats.index_set import INDICES_FOLDER, find_sets, read_set
 from gristmill.formats.index_sources import index_sources
@@ -54,6 +59,7 @@ class Corpus:
         seed: int | None = None,
         *,
         index_set: str | None = None,
+        samples: int | None = None,
         max_open_shards: int | None = None,
     ) -> MegatronStream:
         """Opens the stream of a split.
@@ -63,19 +69,27 @@ class Corpus:
             sequence_length: L; None takes the corpus's own. Another one selects an index set built for it.
             seed: of the order; None takes the corpus's own. Another one selects an index set built for it.
             index_set: name of an index set (a folder of `indices/`), where several fit.
+            samples: number of rows; None takes that of the index set. More are given, without building anything and
+                with the same rows before, as far as the stored indices of the sources reach; behind that by an
+                extension of the set, if one was built.
             max_open_shards: how many shards are kept open; None takes `gristmill.runtime.shards.default_open_limit`.
 
         Raises:
             CorpusError: no index set fits, several do, the one that does was built from other shards, or the split has
-                no samples; the message says what there is and what to do.
-            SettingsError: there is no such split, or `max_open_shards` is below 1.
+                no samples or not as many; the message says what there is and what to do.
+            SettingsError: there is no such split, or `samples` or `max_open_shards` is below 1.
             FormatError: an index is damaged.
         """
+        if samples is not None and samples < 1:
+            raise SettingsError(f"samples must be at least 1, not {samples}; leave it out for those of the index set")
         chosen = self._choose(sequence_length, seed, index_set)
         chosen.order(split)
+        try:
+            index = _row_index(self.folder, self.manifest, chosen, split, samples)
+        except _TooFewError as error:
+            chosen, index = self._extension(chosen, split, error, named=index_set is not None)
         fingerprint = order_fingerprint(chosen, split)
-        index = _row_index(self.folder, self.manifest, chosen, split)
-        reopen = partial(_reopen, self.folder, chosen.name, split, fingerprint)
+        reopen = partial(_reopen, self.folder, chosen.name, split, fingerprint, samples)
         tokenizer = self.manifest.tokenizer
         return MegatronStream(
             name=self.manifest.name,
@@ -87,6 +101,30 @@ class Corpus:
             reader=RowReader(reopen, index=index, max_open_shards=max_open_shards),
             history=order_history(chosen, split),
         )
+
+    def _extension(
+        self, base: IndexSet, split: str, error: "_TooFewError", *, named: bool
+    ) -> tuple[IndexSet, RowIndex]:
+        """The extension of an index set that holds enough rows, and its index."""
+        fitting: dict[str, tuple[IndexSet, RowIndex]] = {}
+        behind: set[str | None] = set()  # keys of sets that hold enough, and of those that extend them
+        for extension in [] if named else _extensions(base, self.index_sets()):
+            if extension.parent in behind:
+                behind.add(extension.key)
+                continue
+            with suppress(_TooFewError):
+                index = _row_index(self.folder, self.manifest, extension, split, error.samples)
+                fitting.setdefault(order_fingerprint(extension, split), (extension, index))
+                behind.add(extension.key)
+        if len(fitting) == 1:
+            return next(iter(fitting.values()))
+        if fitting:
+            names = ", ".join(found.name for found, _ in fitting.values())
+            raise CorpusError(
+                f"{error}. Several extensions of {base.name} hold as many, in different orders: {names}; name one with "
+                "index_set"
+            )
+        raise CorpusError(f"{error}{_remedy(self.folder, base, split, error.samples)}")
 
     def _choose(self, sequence_length: int | None, seed: int | None, name: str | None) -> IndexSet:
         own = self.manifest.index_set
@@ -110,6 +148,8 @@ class Corpus:
             seed = settings.seed if seed is None else seed
         fitting = [found for found in self.index_sets() if _fits(found, sequence_length, seed)]
         best = [found for found in fitting if found.name == own] or fitting
+        if len(best) > 1:  # an extension is chosen by name, or by the number of rows
+            best = [found for found in best if found.parent is None] or best
         if len(best) == 1:
             return best[0]
         if not best:
@@ -166,7 +206,67 @@ def _foreign_source(manifest: Manifest, index_set: IndexSet) -> str | None:
     return None
 
 
-def _row_index(folder: str, manifest: Manifest, index_set: IndexSet, split: str) -> RowIndex:
+class _TooFewError(CorpusError):
+    """An index set holds fewer rows than are wanted."""
+
+    def __init__(self, message: str, samples: int) -> None:
+        super().__init__(message)
+        self.samples = samples
+
+
+def _remedy(folder: str, base: IndexSet, split: str, samples: int) -> str:
+    """The commands that build more rows, as the rest of a sentence."""
+    settings, blend = base.settings, base.order(split).blend
+    if split != "train":
+        return "; ask for fewer, or build an index set in which this split is larger"
+    anew = (
+        f"`gristmill index {folder} --seq-length {settings.sequence_length} --seed {settings.seed} --split "
+        f"{settings.splits} --num-samples {samples}` builds Megatron's order for that number, another one from the "
+        "first row"
+    )
+    if blend is not None and blend.kind != "weighted":
+        return f"; {anew}"
+    return (
+        f"; `gristmill index {folder} --extend {base.name} --num-samples {samples}` goes on behind these rows; {anew}"
+    )
+
+
+def _extensions(base: IndexSet, present: list[IndexSet]) -> list[IndexSet]:
+    """The sets that extend one, each before those that extend it, and those first that hold the fewest rows."""
+    known = {base.key}
+    found: list[IndexSet] = []
+    while new := [one for one in present if one.parent in known and one.key not in known]:
+        found += sorted(new, key=lambda one: (one.order("train").samples, one.name))
+        known |= {one.key for one in new}
+    return found
+
+
+def _more(
+    index_set: IndexSet, split: str, blend: BlendIndices | None, samples: int
+) -> tuple[NDArray[np.int16], NDArray[np.int64]] | None:
+    """The rows of a blend behind the stored ones, where so many are wanted.
+
+    Raises:
+        _TooFewError: the set does not hold so many.
+    """
+    order = index_set.order(split)
+    where = f"{index_set.folder}: {split}"
+    if blend is None:
+        held = order.members[0].rows
+        if samples > held:
+            raise _TooFewError(f"{where}: {samples} samples asked for, but the stored indices hold {held}", samples)
+        return None
+    if samples <= len(blend.dataset_index):
+        return None
+    try:
+        return grow_blend(split, blend, order.members, samples)
+    except CorpusError as error:
+        raise _TooFewError(f"{index_set.folder}: {error}", samples) from error
+
+
+def _row_index(
+    folder: str, manifest: Manifest, index_set: IndexSet, split: str, samples: int | None = None
+) -> RowIndex:
     foreign = _foreign_source(manifest, index_set)
     if foreign is not None:
         raise CorpusError(
@@ -180,6 +280,7 @@ def _row_index(folder: str, manifest: Manifest, index_set: IndexSet, split: str)
         )
     blend = index_set.open_blend(split)
     order = index_set.order(split)
+    more = None if samples is None else _more(index_set, split, blend, samples)
     members = tuple(
         Member(
             source=report.source,
@@ -192,7 +293,8 @@ def _row_index(folder: str, manifest: Manifest, index_set: IndexSet, split: str)
         members=members,
         dataset_index=None if blend is None else blend.dataset_index,
         dataset_sample_index=None if blend is None else blend.dataset_sample_index,
-        rows=order.samples,
+        rows=order.samples if samples is None else samples,
+        more=more,
         sequence_length=index_set.settings.sequence_length,
         extra=int(index_set.settings.add_extra_token),
     )
@@ -211,9 +313,9 @@ def _shards(folder: str, manifest: Manifest, source: SourceEntry) -> tuple[Shard
     )
 
 
-def _reopen(folder: str, name: str, split: str, fingerprint: str) -> RowIndex:
+def _reopen(folder: str, name: str, split: str, fingerprint: str, samples: int | None) -> RowIndex:
     """Opens the index of a stream that was opened before, in this process or another."""
     index_set = read_set(join(folder, INDICES_FOLDER, name))
     if order_fingerprint(index_set, split) != fingerprint:
         raise CorpusError(f"{folder}: {split}: prepared anew since the stream was opened; open the corpus again")
-    return _row_index(folder, read_manifest(folder), index_set, split)
+    return _row_index(folder, read_manifest(folder), index_set, split, samples)

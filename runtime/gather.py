@@ -20,6 +20,7 @@ __all__ = [
     "gather",
     "MEMBER_COLUMNS",
     "NEW",
+    "PLACE_COUNT",
     "SAMPLE_BYTES",
     "SAMPLE_COUNT",
     "SAMPLE_ROWS",
@@ -34,7 +35,11 @@ DOCUMENTS, DOCUMENT_COUNT, SAMPLE_ROWS, SAMPLE_BYTES, SHUFFLE, SHUFFLE_BYTES, SA
 """Columns of a member table: address and length of the document index (int32), address and item size of the sample
 index, address and item size of the shuffle index, number of samples, first shard and number of shards."""
 
-MEMBER_COLUMNS = 9
+PLACE_COUNT = 9
+"""Last column of a member table: the values of the shuffle index are smaller; above the number of samples where the
+sample index has several blocks, between whose rows lies no sample."""
+
+MEMBER_COLUMNS = 10
 """Number of columns of a member table."""
 
 NEW, FINISHED = -1, -2
@@ -131,7 +136,7 @@ def gather(
         if samples[row] >= table[SAMPLE_COUNT]:
             return -1 - row
         shuffled = _item(table[SHUFFLE], table[SHUFFLE_BYTES], samples[row])
-        if shuffled >= table[SAMPLE_COUNT] or shuffled < 0:
+        if shuffled >= table[PLACE_COUNT] or shuffled < 0:
             return -1 - row
         size = table[SAMPLE_BYTES]
         begin = _item(table[SAMPLE_ROWS], size, 2 * shuffled)

@@ -135,6 +135,10 @@ def _set_lines(sets: Sequence[IndexSet], own: str | None) -> Iterator[str]:
             f"  sequence length {settings.sequence_length:,}, seed {settings.seed}, splits {settings.splits}; rows: "
             f"{rows}"
         )
+        if index_set.parent is not None:
+            yield f"  extends the set {short(index_set.parent)}"
+        for change in index_set.history:
+            yield f"  goes on from the stream {short(change.parent)} at row {change.from_sample:,}"
         for order in index_set.orders:
             for entry in order.left_out if order.members else ():
                 yield f"  {order.split} leaves out {entry.source!r}: {entry.reason}"

@@ -8,10 +8,12 @@ index of any size costs nothing to open: only the entries of the rows asked for 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gristmill.formats.blend import Blend
 from gristmill.formats.errors import FormatError
 from gristmill.formats.indexed import IndexedDataset
 from gristmill.formats.indices import MemberIndices
@@ -48,6 +50,7 @@ class RowIndex:
         rows: number of rows, N.
         sequence_length: L.
         extra: 1 when a row holds L + 1 tokens, 0 when it holds L.
+        more: the two arrays of a blend go on in these, where more rows are wanted than are stored; or None.
     """
 
     members: tuple[Member, ...]
@@ -56,6 +59,7 @@ class RowIndex:
     rows: int
     sequence_length: int
     extra: int
+    more: Blend | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +148,7 @@ class RowReader:
                     len(indices.shuffle_index),
                     first,
                     len(member.shards),
+                    len(indices.sample_index) - 1,
                 )
             )
             counts = [shard.sequences for shard in member.shards]
@@ -310,13 +315,14 @@ class RowReader:
             raise IndexError(f"row {bad} does not exist; the stream has {len(self)} rows, 0 to {len(self) - 1}")
         if self.index.dataset_index is None or self.index.dataset_sample_index is None:
             return np.zeros(len(numbers), np.int64), numbers
-        members = self.index.dataset_index[numbers].astype(np.int64)
+        more = self.index.more
+        members = _taken(self.index.dataset_index, None if more is None else more[0], numbers)
         if members.size and not 0 <= int(members.min()) <= int(members.max()) < len(self.index.members):
             raise FormatError(
                 f"the blend names member {int(members.max())}, but there are {len(self.index.members)}: damaged; build "
                 "the indices again"
             )
-        return members, self.index.dataset_sample_index[numbers].astype(np.int64)
+        return members, _taken(self.index.dataset_sample_index, None if more is None else more[1], numbers)
 
     def _walk(self, number: int, rows: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """The entries of the document index that rows of one member touch.
@@ -335,7 +341,7 @@ class RowReader:
         if int(sample.max(initial=0)) >= count or int(sample.min(initial=0)) < 0:
             raise wrong
         place = indices.shuffle_index[sample].astype(np.int64)
-        if int(place.max(initial=0)) >= count or int(place.min(initial=0)) < 0:
+        if int(place.max(initial=0)) >= len(indices.sample_index) - 1 or int(place.min(initial=0)) < 0:
             raise wrong
         begin = indices.sample_index[place].astype(np.int64)
         end = indices.sample_index[place + 1].astype(np.int64)
@@ -371,6 +377,16 @@ class RowReader:
     def close(self) -> None:
         """Closes the shards; may be called twice. A later read opens them again."""
         self._pool.close()
+
+
+def _taken(stored: NDArray[Any], more: NDArray[Any] | None, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Entries of an array, or of what goes on behind it, as int64."""
+    if more is None:
+        return stored[rows].astype(np.int64)
+    behind = rows >= len(stored)
+    found = np.empty(len(rows), np.int64)
+    found[~behind], found[behind] = stored[rows[~behind]], more[rows[behind] - len(stored)]
+    return found
 
 
 def _check_fits(prefix: str, tokens: NDArray[np.integer]) -> None:

@@ -44,27 +44,10 @@ def _verify(parser: _Parser, words: list[str]) -> int:
 
 
 def _index(parser: _Parser, words: list[str]) -> int:
-    from gristmill.formats.index_build import build_index_set
-    from gristmill.formats.index_set import IndexSettings, SplitRequest
-    from gristmill.formats.manifest import read_manifest
+    from gristmill.formats import index_command
 
-    parser.add_argument("corpus", help="folder or URL of the corpus")
-    parser.add_argument("--seq-length", type=int, required=True, metavar="L", help="tokens per sample")
-    parser.add_argument("--seed", type=int, default=1234, help="seed of the order (default: %(default)s)")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--num-samples", type=int, metavar="N", help="samples of the training split")
-    size.add_argument("--num-epochs", type=int, metavar="E", help="passes of the training split (default: one)")
-    parser.add_argument("--split", default="969,30,1", help="sizes of train, valid and test (default: %(default)s)")
-    arguments = parser.parse_args(words)
-    settings = IndexSettings(
-        sequence_length=arguments.seq_length,
-        seed=arguments.seed,
-        splits=arguments.split,
-        train=SplitRequest(samples=arguments.num_samples, epochs=arguments.num_epochs),
-    )
-    built = build_index_set(arguments.corpus, read_manifest(arguments.corpus), settings, print)
-    print(f"{built.folder}: " + ", ".join(f"{order.split} {order.samples:,} samples" for order in built.orders))
-    return 0
+    index_command.add_arguments(parser)
+    return index_command.run(parser.parse_args(words))
 
 
 def _inspect(parser: _Parser, words: list[str]) -> int:
@@ -76,7 +59,7 @@ def _inspect(parser: _Parser, words: list[str]) -> int:
 
 _COMMANDS: dict[str, tuple[str, Callable[[_Parser, list[str]], int]]] = {
     "prepare": ("prepare a corpus from a recipe", _prepare),
-    "index": ("build one more index set for a corpus: another length, seed or size", _index),
+    "index": ("build one more index set for a corpus: another length, seed or size, or more samples", _index),
     "verify": ("check every byte of a finished corpus and list what is wrong", _verify),
     "inspect": ("show what a corpus, a shard or a prefix holds", _inspect),
 }

@@ -1,0 +1,102 @@
+"""The `gristmill index` command: one more index set for a finished corpus, built anew or as an extension of another."""
+
+import argparse
+
+from gristmill.formats.errors import SettingsError
+from gristmill.formats.index_build import build_index_set
+from gristmill.formats.index_extend import extend_index_set
+from gristmill.formats.index_set import INDICES_FOLDER, IndexSet, IndexSettings, SplitRequest, find_sets, read_set
+from gristmill.formats.manifest import Manifest, read_manifest
+from gristmill.formats.recipe import DEFAULT_SEED, DEFAULT_SPLITS
+from gristmill.formats.storage import join
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("corpus", help="folder or URL of the corpus")
+    parser.add_argument("--seq-length", type=int, metavar="L", help="tokens per sample")
+    parser.add_argument("--seed", type=int, help=f"seed of the order (default: {DEFAULT_SEED})")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--num-samples", type=int, metavar="N", help="samples of the training split")
+    size.add_argument("--num-epochs", type=int, metavar="E", help="passes of the training split (default: one)")
+    parser.add_argument("--split", help=f"sizes of train, valid and test (default: {DEFAULT_SPLITS})")
+    parser.add_argument(
+        "--extend",
+        nargs="?",
+        const="",
+        metavar="SET",
+        help="go on behind an index set, the corpus's own if none is named, whose rows stay as they are",
+    )
+    parser.add_argument("--from-sample", type=int, metavar="S", help="with --extend: where --weights begin to hold")
+    parser.add_argument("--weights", metavar="ID=W,…", help="with --extend: weights of the sources from there on")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Builds the index set; returns the exit code.
+
+    Raises:
+        SettingsError: an option is missing or does not go with another.
+    """
+    manifest = read_manifest(arguments.corpus)
+    built = _build(arguments, manifest) if arguments.extend is None else _extend(arguments, manifest)
+    print(f"{built.folder}: " + ", ".join(f"{order.split} {order.samples:,} samples" for order in built.orders))
+    return 0
+
+
+def _build(arguments: argparse.Namespace, manifest: Manifest) -> IndexSet:
+    if arguments.seq_length is None:
+        raise SettingsError("--seq-length L: the tokens per sample are missing")
+    for option, value in (("--from-sample", arguments.from_sample), ("--weights", arguments.weights)):
+        if value is not None:
+            raise SettingsError(f"{option} goes with --extend; the weights of a new index set are those of the recipe")
+    settings = IndexSettings(
+        sequence_length=arguments.seq_length,
+        seed=DEFAULT_SEED if arguments.seed is None else arguments.seed,
+        splits=DEFAULT_SPLITS if arguments.split is None else arguments.split,
+        train=SplitRequest(samples=arguments.num_samples, epochs=arguments.num_epochs),
+    )
+    return build_index_set(arguments.corpus, manifest, settings, print)
+
+
+def _extend(arguments: argparse.Namespace, manifest: Manifest) -> IndexSet:
+    for option in ("--seq-length", "--seed", "--split", "--num-epochs"):
+        if getattr(arguments, option.removeprefix("--").replace("-", "_")) is not None:
+            raise SettingsError(f"{option} does not go with --extend: an extension takes it from the set it extends")
+    name = arguments.extend or manifest.index_set
+    if name is None:
+        names = ", ".join(found.name for found in find_sets(arguments.corpus)) or "there is none"
+        raise SettingsError(
+            f"--extend: {arguments.corpus} was prepared without [index], so it has no index set of its own; name one "
+            f"({names})"
+        )
+    built = extend_index_set(
+        arguments.corpus,
+        manifest,
+        read_set(join(arguments.corpus, INDICES_FOLDER, name)),
+        samples=arguments.num_samples,
+        from_sample=arguments.from_sample,
+        weights=None if arguments.weights is None else _weights(arguments.weights),
+        say=print,
+    )
+    if built.history:
+        print(f"rows before {built.history[-1].from_sample:,} are those of {name}")
+    return built
+
+
+def _weights(text: str) -> dict[str, float]:
+    """Weights by source from ``id=weight,id=weight``."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        source, equals, weight = part.strip().rpartition("=")
+        try:
+            value = float(weight)
+        except ValueError:
+            value = None
+        if not equals or not source or value is None:
+            raise SettingsError(f"--weights {text!r}: {part.strip()!r} is no weight; write id=weight,id=weight")
+        if source in found:
+            raise SettingsError(f"--weights {text!r}: {source!r} is named twice")
+        found[source] = value
+    return found
