@@ -40,6 +40,7 @@ _FORMATS = {
 }
 _MARKERS = {"__pycache__", "_temporary", "_delta_log"}
 _MAGIC = re.compile(r"[*?\[]")
+_CHECKSUMS = ("crc32c", "md5Hash", "md5", "sha256", "ETag", "etag")
 _HASH_BYTES = 8 << 20
 _THREADS = 16
 _SHOWN = 5
@@ -253,6 +254,7 @@ def _examine(path: str, relative: str, given_format: str, key: str) -> InputFile
             'compressed); set format = "jsonl", "parquet", "text" or "python"'
         )
     size = file_size(path)
+    checksum = _hash_of(path) if is_local(path) else _stored_checksum(path, size)
     if size == 0 and path.lower().endswith(_COMPRESSED):
         raise InputError(f"{path}: has 0 bytes, which is no complete compressed file; fetch it again or leave it out")
     compression = None
@@ -262,25 +264,39 @@ def _examine(path: str, relative: str, given_format: str, key: str) -> InputFile
         path=path,
         relative=relative,
         size=size,
-        checksum=_checksum(path),
+        checksum=checksum,
         format=kind,
         compression=compression,
     )
 
 
-def _checksum(path: str) -> str:
-    if is_local(path):
-        hasher = xxhash.xxh3_128()
-        with open_read(path) as file:
-            while block := file.read(_HASH_BYTES):
-                hasher.update(block)
-        return f"xxh3:{hasher.hexdigest()}"
-    file_system, inner = fsspec.core.url_to_fs(path)
+def _hash_of(path: str) -> str:
+    hasher = xxhash.xxh3_128()
+    with open_read(path) as file:
+        while block := file.read(_HASH_BYTES):
+            hasher.update(block)
+    return f"xxh3:{hasher.hexdigest()}"
+
+
+def _stored_checksum(path: str, size: int) -> str:
+    """What a store says of an object's content.
+
+    Raises:
+        InputError: the store unpacks the object on the way, so that its size is not that of what is read.
+        StorageError: the store does not answer.
+    """
     try:
+        file_system, inner = fsspec.core.url_to_fs(path)
         facts: dict[str, Any] = file_system.info(inner)
-        for name in ("crc32c", "md5Hash", "md5", "sha256", "ETag", "etag"):
-            if facts.get(name):
-                return f"{name}:{facts[name]}"
-        return f"store:{file_system.checksum(inner)}"
-    except (OSError, NotImplementedError) as error:
+        checksum = next((f"{name}:{facts[name]}" for name in _CHECKSUMS if facts.get(name)), None)
+        checksum = checksum or f"store:{file_system.checksum(inner)}"
+    except (OSError, ValueError, NotImplementedError) as error:
         raise StorageError(f"{path}: cannot be examined: {error}") from error
+    encoding = facts.get("contentEncoding")
+    if encoding:
+        raise InputError(
+            f"{path}: is stored with Content-Encoding: {encoding}, so that the store unpacks it on the way and what is "
+            f"read has another size than the {size} bytes it tells; clear that header of the object, the packed file "
+            "is then read as it is"
+        )
+    return checksum
