@@ -227,6 +227,14 @@ class TestWholeRun:
         assert workshop.texts("s0") == ["a"]
 
 
+    def test_many_small_sources(self, workshop: Any) -> None:
+        expected = {f"s{number}": texts(20, 1000 + number, 5) for number in range(150)}
+        listed = [{"files": [workshop.jsonl(f"{name}.jsonl", own)]} for name, own in expected.items()]
+        workshop.prepare(*listed)
+        assert {name: workshop.texts(name) for name in expected} == expected
+        assert verify_corpus(str(workshop.folder / "out")) == []
+
+
 class TestShards:
     @pytest.mark.parametrize("target", [1, 7, 50, 1000, 10**9])
     def test_a_document_is_in_the_shard_of_its_first_token(self, workshop: Any, target: int) -> None:
