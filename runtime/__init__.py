@@ -14,6 +14,8 @@ corpus needs neither JAX nor Grain.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gristmill.formats.errors import MissingExtraError
+
 if TYPE_CHECKING:
     from gristmill.runtime.batches import Batch, TokenBatches
     from gristmill.runtime.checkpoint import Checkpoints
@@ -57,7 +59,12 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    try:
+        value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("gristmill"):
+            raise
+        raise MissingExtraError(error.name, "train", f"gristmill.runtime.{name}") from error
     globals()[name] = value
     return value
 

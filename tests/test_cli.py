@@ -429,3 +429,14 @@ class TestWords:
         assert said.endswith("gristmill: interrupted; what is finished stays, and a rerun goes on from there\n")
         assert "Traceback" not in said
         assert finished_looking(workshop.folder / "out") == []
+
+
+def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
+    help_text = f"{sys.executable} -m gristmill --help"
+    result = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {{ {help_text}; sleep 0.2; {help_text}; }} | true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in result.stderr

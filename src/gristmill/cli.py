@@ -5,6 +5,7 @@ everything under --debug, shows its traceback.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -100,6 +101,9 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         print(f"gristmill: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # the reader of our output, `head` for one, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         print("gristmill: interrupted; what is finished stays, and a rerun goes on from there", file=sys.stderr)
         return 130

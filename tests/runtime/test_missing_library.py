@@ -1,0 +1,22 @@
+"""A library that the training extra brings is missing: the error names the extra."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(("library", "name"), [("grain", "TokenBatches"), ("grain", "StreamSource")])
+def test_the_extra_is_named(library: str, name: str) -> None:
+    code = f"import sys; sys.modules[{library!r}] = None; import gristmill.runtime; gristmill.runtime.{name}"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = result.stderr.strip().splitlines()[-1]
+    assert last == (
+        f"gristmill.formats.errors.MissingExtraError: gristmill.runtime.{name} needs `{library}`, which is not "
+        "installed: pip install 'gristmill[train]'"
+    )
+
+
+def test_a_corpus_opens_without_it() -> None:
+    code = "import sys; sys.modules['grain'] = sys.modules['jax'] = None; from gristmill.runtime import open_corpus"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
