@@ -1,5 +1,6 @@
 """A library that the training extra brings is missing: the error names the extra."""
 
+import re
 import subprocess
 import sys
 
@@ -11,10 +12,8 @@ def test_the_extra_is_named(library: str, name: str) -> None:
     code = f"import sys; sys.modules[{library!r}] = None; import gristmill.runtime; gristmill.runtime.{name}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = result.stderr.strip().splitlines()[-1]
-    assert last == (
-        f"gristmill.formats.errors.MissingExtraError: gristmill.runtime.{name} needs `{library}`, which is not "
-        "installed: pip install 'gristmill[train]'"
-    )
+    told = rf"gristmill\.formats\.errors\.MissingExtraError: gristmill\.runtime\.{name} needs `{library}[.\w]*`, which"
+    assert re.match(told + r" is not installed: pip install 'gristmill\[train\]'", last), last
 
 
 def test_a_corpus_opens_without_it() -> None:
