@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gristmill.formats.errors import CorpusError
+from gristmill.formats.index_forecast import check_forecast, forecast_index, range_tokens
 from gristmill.formats.index_set import (
     SET_NAME,
     IndexSet,
     IndexSettings,
+    MemberPlan,
     MemberSource,
     build_blend,
     build_member,
@@ -64,14 +66,21 @@ def build_index_set(
         say: takes a line for each step; None stays silent.
 
     Raises:
-        SettingsError: the settings cannot be followed for these sources.
-        DataError: a member would get no sample or exceed its `max_epochs`.
+        SettingsError: the settings cannot be followed for these sources, or a member would get no sample or exceed its
+            `max_epochs`; found before anything is built.
+        DataError: a member is too short for a sample.
         StorageError: a file cannot be read or written.
     """
     sources = index_sources(manifest.sources)
     folder = set_path(corpus, settings, sources)
     if exists(join(folder, SET_NAME)):
         return read_set(folder)
+    token_bytes = manifest.token_dtype.itemsize
+
+    def tokens(plan: MemberPlan) -> int:
+        return range_tokens(corpus, manifest.source(plan.source), token_bytes, plan.start, plan.end)
+
+    check_forecast(forecast_index(settings, sources, tokens))
     reports = []
     for plan in plan_members(settings, sources):
         report = write_member(folder, plan, build_member(plan, source_lengths(corpus, sources[plan.place])))

@@ -4,6 +4,7 @@ A member is the unit of work: it depends on its plan and on the lengths of its s
 are built in any order, on any machine, any number of times, and give the same bytes.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,7 @@ __all__ = [
     "Block",
     "build_member",
     "check_member",
+    "expected_report",
     "member_epochs",
     "member_file",
     "member_file_sizes",
@@ -266,19 +268,28 @@ def write_member(set_folder: str, plan: MemberPlan, indices: MemberIndices) -> M
         for index, array in arrays:
             name = member_file(plan.split, plan.source, index)
             files[name] = write_npy(join(set_folder, name), array)
+    return dataclasses.replace(expected_report(plan, indices.plan), files=files)
+
+
+def expected_report(plan: MemberPlan, epochs: EpochPlan) -> MemberReport:
+    """What the report of a member will say, but for its files.
+
+    Args:
+        plan: the member.
+        epochs: from `check_member`.
+    """
     return MemberReport(
         split=plan.split,
         source=plan.source,
         place=plan.place,
         start=plan.start,
         end=plan.end,
-        tokens=indices.plan.tokens,
-        epochs=indices.plan.epochs,
-        separate=indices.plan.separate,
-        rows=indices.samples,
+        tokens=epochs.tokens,
+        epochs=epochs.epochs,
+        separate=epochs.separate,
+        rows=epochs.samples,
         weight=plan.weight,
-        left_out=None if indices.samples else _too_short(plan, indices.plan.tokens),
-        files=files,
+        left_out=None if epochs.samples else _too_short(plan, epochs.tokens),
     )
 
 

@@ -6,9 +6,12 @@ What is built is decided by `formats.index_set`; here it is cut into items, each
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from gristmill.formats.errors import CorpusError
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.index_build import source_lengths
+from gristmill.formats.index_forecast import check_forecast, forecast_index, range_tokens
 from gristmill.formats.index_set import (
     SET_NAME,
     IndexSettings,
@@ -30,9 +33,11 @@ from gristmill.formats.index_sources import index_sources
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
 from gristmill.formats.split import SPLITS
 from gristmill.formats.storage import FileFacts, file_facts, join, relative_to
+from gristmill.pipelines.encode import TOKENIZER_FOLDER
 from gristmill.pipelines.finish import source_entries
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.stages import require_stage, write_stage
+from gristmill.tokenize.resolved import load_resolved
 
 __all__ = [
     "blend_split",
@@ -54,8 +59,22 @@ def _sources(job: Job) -> tuple[MemberSource, ...]:
 
 
 def plan_index(job: Job) -> list[MemberPlan]:
-    """The members to build."""
-    return list(plan_members(_index(job), _sources(job)))
+    """The members to build.
+
+    Raises:
+        SettingsError: the settings cannot be followed for these sources, or a member would get no sample or exceed its
+            `max_epochs`; found before any of them is built.
+        DataError: a member is too short for a sample.
+    """
+    settings, entries = _index(job), {entry.id: entry for entry in source_entries(job)}
+    token_bytes = np.dtype(load_resolved(job.path(TOKENIZER_FOLDER)).dtype).itemsize
+
+    def tokens(plan: MemberPlan) -> int:
+        return range_tokens(job.corpus, entries[plan.source], token_bytes, plan.start, plan.end)
+
+    sources = index_sources(tuple(entries.values()))
+    check_forecast(forecast_index(settings, sources, tokens))
+    return list(plan_members(settings, sources))
 
 
 def index_member(job: Job, plan: MemberPlan) -> dict[str, Any]:
