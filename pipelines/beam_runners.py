@@ -7,6 +7,7 @@ errors unless asked for; options that no part of Beam knows are refused, where B
 import argparse
 import contextlib
 import difflib
+import importlib.util
 import io
 import re
 import sys
@@ -14,11 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gristmill.formats import errors
-from gristmill.formats.errors import DataError, GristmillError, SettingsError
+from gristmill.formats.errors import DataError, GristmillError, MissingExtraError, SettingsError
 from gristmill.pipelines.beam_quiet import quiet
 from gristmill.pipelines.job import Job
 
-__all__ = ["check_flags", "check_name", "OWN_OPTIONS", "run_beam", "worker_error"]
+__all__ = ["check_flags", "check_name", "OWN_OPTIONS", "run_beam", "run_pipeline", "worker_error"]
 
 OWN_OPTIONS = ("--from", "--to", "--source", "--output", "--runner", "--verbose", "--quiet", "--debug", "--help")
 """Options of `gristmill prepare` itself, to suggest for a word that neither it nor Beam knows."""
@@ -44,20 +45,44 @@ def run_beam(
     Raises:
         SettingsError: Beam knows no such runner or option.
         GristmillError: what a worker raised.
+        KeyboardInterrupt: the user stopped the run, wherever in Beam that was noticed.
+    """
+    with quiet(verbose=verbose or runner in _REMOTE):
+        from gristmill.pipelines.beam_shell import build_pipeline
+
+    def build(pipeline: Any) -> None:
+        build_pipeline(pipeline, job, stages, write_manifest=write_manifest)
+
+    run_pipeline(build, runner, flags, verbose=verbose)
+
+
+def run_pipeline(build: Callable[[Any], None], runner: Any, flags: Sequence[str], *, verbose: bool = False) -> None:
+    """Runs a pipeline on a Beam runner and waits for the end.
+
+    Args:
+        build: adds its steps to the pipeline that it is given.
+        runner: a Beam runner or the name of one.
+        flags: Beam's pipeline options as on a command line.
+        verbose: whether Beam's own log is shown.
+
+    Raises:
+        SettingsError: Beam knows no such runner or option.
+        GristmillError: what a worker raised.
+        KeyboardInterrupt: the user stopped the run, wherever in Beam that was noticed.
     """
     with quiet(verbose=verbose or runner in _REMOTE):
         import apache_beam as beam
-
-        from gristmill.pipelines.beam_shell import build_pipeline
 
         check_flags(flags)
         options = _options(flags)
         chosen = _runner(runner, options, verbose=verbose) if isinstance(runner, str) else runner
         pipeline = beam.Pipeline(runner=chosen, options=options)
-        build_pipeline(pipeline, job, stages, write_manifest=write_manifest)
+        build(pipeline)
         try:
             pipeline.run().wait_until_finish()
         except Exception as error:  # whatever class a runner wraps a worker's error in
+            if _interrupted(error):
+                raise KeyboardInterrupt from error
             own = worker_error(error)
             if own is None:
                 raise
@@ -127,6 +152,8 @@ def _runner(name: str, options: Any, *, verbose: bool) -> Any:
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
+    if name == "DataflowRunner" and importlib.util.find_spec("apitools") is None:
+        raise MissingExtraError("apache-beam[gcp]", "dataflow", f"--runner {name}")
     direct = options.view_as(DirectOptions)
     if name == "FnApiRunner" and direct.direct_running_mode == "multi_processing" and not verbose:
         # The same worker that Beam would start, with its log kept to errors.
@@ -143,6 +170,15 @@ def _runner(name: str, options: Any, *, verbose: bool) -> Any:
     if not isinstance(runner, PipelineRunner):
         raise SettingsError(f"--runner {name}: Beam cannot make this runner: it is a {type(runner).__name__} and none")
     return runner
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether an error is what Beam makes of a KeyboardInterrupt that reached it inside a step."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def worker_error(error: BaseException) -> GristmillError | None:
