@@ -17,10 +17,10 @@ from gristmill.formats.errors import CorpusError, DataError, FormatError, Storag
 from gristmill.formats.index_blend import BlendIndices, BlendRule, blend_rule, build_blend, taking_part
 from gristmill.formats.index_member import MemberReport
 
-__all__ = ["blend_of_members"]
+__all__ = ["blend_of_members", "blend_request", "new_blend"]
 
 
-def _blend_request(plan: OrderPlan, reports: Sequence[MemberReport]) -> BlendRequest | None:
+def blend_request(plan: OrderPlan, reports: Sequence[MemberReport]) -> BlendRequest | None:
     """What the blend of a plan's members must be; None for fewer than two.
 
     Raises:
@@ -59,7 +59,7 @@ def blend_of_members(
     Warns:
         UserWarning: a pair cannot be used, or the blend cannot be written.
     """
-    request = _blend_request(plan, reports)
+    request = blend_request(plan, reports)
     if request is None:
         return None, None
     reasons: list[str] = []
@@ -76,7 +76,7 @@ def blend_of_members(
         raise CorpusError(f"{request.split}: a stored blend is required, but none fits: {'; '.join(reasons) or 'none'}")
     for reason in reasons:
         warnings.warn(f"{request.split}: a stored blend is not used: {reason}", stacklevel=2)
-    blend = _new_blend(plan, reports, request)
+    blend = new_blend(plan, reports, request)
     if not caches.write or caches.blend_folder is None:
         return blend, None
     try:
@@ -97,7 +97,13 @@ def _look(folder: str, request: BlendRequest, *, foreign: bool) -> tuple[BlendIn
         return None, [str(error)]
 
 
-def _new_blend(plan: OrderPlan, reports: Sequence[MemberReport], request: BlendRequest) -> BlendIndices:
+def new_blend(plan: OrderPlan, reports: Sequence[MemberReport], request: BlendRequest) -> BlendIndices:
+    """Builds the blend that is requested of a plan's members.
+
+    Raises:
+        DataError: a member would be asked for more samples than it has.
+        SettingsError: a member of a weighted blend would get no sample.
+    """
     if plan.unsized is None:
         blend = build_blend(plan.settings, request.split, reports)
         if blend is None:

@@ -35,6 +35,7 @@ __all__ = [
     "BuiltMember",
     "member_of",
     "order_of",
+    "store_member",
     "StoredMember",
 ]
 
@@ -188,29 +189,57 @@ def member_of(
             found = _foreign(folder, member, tokens, source, lengths, listing, must=caches.foreign == "require")
     elif caches.foreign == "require":
         raise CorpusError(f"{source.id}: stored indices are required, but no cache folder is named; give cache_dir")
-    built: MemberIndices | None = None
     if found is None:
         built = build_member(member, lengths())
-        if caches.write and folder is not None:
-            found = _kept(folder, member, source, built)
-    prefix, indices = found or ("", built)
-    if indices is None:
-        raise CorpusError(f"{source.id}: no indices")
-    report = MemberReport(
+        found = _kept(folder, member, source, built) if caches.write and folder is not None else None
+        found = found or ("", built)
+    prefix, indices = found
+    return BuiltMember(
+        report=_report(member, epochs),
+        indices=indices,
+        stored=StoredMember(prefix=prefix, plan=member, epochs=epochs) if prefix else None,
+    )
+
+
+def store_member(folder: str, source: DataSource, member: MemberPlan) -> MemberReport:
+    """Builds and writes the indices of a member, unless they are there; an item of work, for any process.
+
+    Args:
+        folder: path or URL.
+        source: the member's data.
+        member: what to build.
+
+    Raises:
+        DataError: it has no tokens, or too few for one sample.
+        StorageError: a file cannot be read or written.
+    """
+    tokens = tokens_in_range(source.shards, member.start, member.end)
+    if tokens == 0 or member_epochs(member, tokens).samples == 0:
+        return write_member("", member, build_member(member, shard_lengths(source.shards)))
+    epochs = member_epochs(member, tokens)
+    try:
+        found = load_member(folder, member, epochs, source.member_source)
+    except FormatError:  # cut short or damaged: written anew
+        found = None
+    if found is None:
+        save_member(folder, member, source.member_source, build_member(member, shard_lengths(source.shards)))
+    return _report(member, epochs)
+
+
+def _report(member: MemberPlan, epochs: EpochPlan) -> MemberReport:
+    return MemberReport(
         split=member.split,
         source=member.source,
         place=member.place,
         start=member.start,
         end=member.end,
-        tokens=tokens,
+        tokens=epochs.tokens,
         epochs=epochs.epochs,
         separate=epochs.separate,
-        rows=indices.samples,
+        rows=epochs.samples,
         weight=member.weight,
         left_out=None,
     )
-    stored = StoredMember(prefix=prefix, plan=member, epochs=epochs) if prefix else None
-    return BuiltMember(report=report, indices=indices, stored=stored)
 
 
 def _stored(folder: str, member: MemberPlan, epochs: EpochPlan, source: DataSource) -> tuple[str, MemberIndices] | None:

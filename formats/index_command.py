@@ -1,7 +1,13 @@
-"""The `gristmill index` command: one more index set for a finished corpus, built anew or as an extension of another."""
+"""The `gristmill index` command: one more order for data that are there.
+
+Of a finished corpus it is an index set, built anew or as an extension of another; of anyone's data, named by
+``--input``, the three arrays of MaxText's builder. Two things under one name, because who asks for an order need not
+care whose the data are.
+"""
 
 import argparse
 
+from gristmill.formats.adopted_command import add_data_arguments, run_input
 from gristmill.formats.errors import SettingsError
 from gristmill.formats.index_build import build_index_set
 from gristmill.formats.index_extend import extend_index_set
@@ -15,7 +21,11 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("corpus", help="folder or URL of the corpus")
+    parser.add_argument("corpus", nargs="?", help="folder or URL of the corpus, unless --input names other data")
+    parser.add_argument(
+        "--input", nargs="+", metavar="P", help="data of anyone's as one data set: prefixes, folders, or a raw manifest"
+    )
+    parser.add_argument("--output-dir", metavar="D", help="with --input: folder or URL for the indices")
     parser.add_argument("--seq-length", type=int, metavar="L", help="tokens per sample")
     parser.add_argument("--seed", type=int, help=f"seed of the order (default: {DEFAULT_SEED})")
     size = parser.add_mutually_exclusive_group()
@@ -31,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--from-sample", type=int, metavar="S", help="with --extend: where --weights begin to hold")
     parser.add_argument("--weights", metavar="ID=W,…", help="with --extend: weights of the sources from there on")
+    add_data_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,10 +50,32 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         SettingsError: an option is missing or does not go with another.
     """
+    if arguments.input is not None:
+        return _run_input(arguments)
+    if arguments.corpus is None:
+        raise SettingsError("name a corpus, or other data with --input")
+    for option in ("--output-dir", "--split-index", "--eod-id", "--vocabulary"):
+        if getattr(arguments, _name(option)) is not None:
+            raise SettingsError(f"{option} goes with --input; a corpus says it itself")
+    if arguments.granularity != "sequence" or not arguments.add_extra_token:
+        raise SettingsError("--granularity and --add-extra-token go with --input")
     manifest = read_manifest(arguments.corpus)
     built = _build(arguments, manifest) if arguments.extend is None else _extend(arguments, manifest)
     print(f"{built.folder}: " + ", ".join(f"{order.split} {order.samples:,} samples" for order in built.orders))
     return 0
+
+
+def _run_input(arguments: argparse.Namespace) -> int:
+    if arguments.corpus is not None:
+        raise SettingsError(f"{arguments.corpus}: a corpus and --input exclude each other")
+    for option in ("--extend", "--from-sample", "--weights"):
+        if getattr(arguments, _name(option)) is not None:
+            raise SettingsError(f"{option} does not go with --input: only a corpus's index sets are extended")
+    return run_input(arguments, DEFAULT_SEED if arguments.seed is None else arguments.seed)
+
+
+def _name(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
 
 
 def _build(arguments: argparse.Namespace, manifest: Manifest) -> IndexSet:
@@ -62,7 +95,7 @@ def _build(arguments: argparse.Namespace, manifest: Manifest) -> IndexSet:
 
 def _extend(arguments: argparse.Namespace, manifest: Manifest) -> IndexSet:
     for option in ("--seq-length", "--seed", "--split", "--num-epochs"):
-        if getattr(arguments, option.removeprefix("--").replace("-", "_")) is not None:
+        if getattr(arguments, _name(option)) is not None:
             raise SettingsError(f"{option} does not go with --extend: an extension takes it from the set it extends")
     name = arguments.extend or manifest.index_set
     if name is None:
