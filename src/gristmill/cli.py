@@ -32,16 +32,18 @@ def _prepare(parser: _Parser, words: list[str]) -> int:
     return command.run(arguments, beam_flags)
 
 
-def _verify(parser: _Parser, words: list[str]) -> int:
-    from gristmill.formats.verify import verify_corpus
+def _plan(parser: _Parser, words: list[str]) -> int:
+    from gristmill.pipelines import outlook
 
-    parser.add_argument("corpus", help="folder or URL of the corpus")
-    corpus = parser.parse_args(words).corpus
-    problems = verify_corpus(corpus)
-    for problem in problems:
-        print(problem)
-    print(f"{corpus}: {len(problems)} problems" if problems else f"{corpus}: sound")
-    return 1 if problems else 0
+    outlook.add_arguments(parser)
+    return outlook.run(parser.parse_args(words))
+
+
+def _verify(parser: _Parser, words: list[str]) -> int:
+    from gristmill.formats import verify_command
+
+    verify_command.add_arguments(parser)
+    return verify_command.run(parser.parse_args(words))
 
 
 def _index(parser: _Parser, words: list[str]) -> int:
@@ -49,6 +51,28 @@ def _index(parser: _Parser, words: list[str]) -> int:
 
     index_command.add_arguments(parser)
     return index_command.run(parser.parse_args(words))
+
+
+def _blend(parser: _Parser, words: list[str]) -> int:
+    from gristmill.pipelines import blend_command
+
+    blend_command.add_arguments(parser)
+    arguments, beam_flags = parser.parse_known_args(words)
+    return blend_command.run(arguments, beam_flags)
+
+
+def _merge(parser: _Parser, words: list[str]) -> int:
+    from gristmill.formats import merge
+
+    merge.add_arguments(parser)
+    return merge.run(parser.parse_args(words))
+
+
+def _export(parser: _Parser, words: list[str]) -> int:
+    from gristmill.formats import export
+
+    export.add_arguments(parser)
+    return export.run(parser.parse_args(words))
 
 
 def _inspect(parser: _Parser, words: list[str]) -> int:
@@ -60,8 +84,12 @@ def _inspect(parser: _Parser, words: list[str]) -> int:
 
 _COMMANDS: dict[str, tuple[str, Callable[[_Parser, list[str]], int]]] = {
     "prepare": ("prepare a corpus from a recipe", _prepare),
-    "index": ("build one more index set for a corpus: another length, seed or size, or more samples", _index),
-    "verify": ("check every byte of a finished corpus and list what is wrong", _verify),
+    "plan": ("show what a recipe will give, before anything is built", _plan),
+    "index": ("build one more order for a corpus, or indices of anyone's data", _index),
+    "blend": ("build the indices of a blend of anyone's data", _blend),
+    "merge": ("join many .bin/.idx pairs to one", _merge),
+    "export": ("write a corpus or anyone's data as one pair, or as raw shards with a manifest", _export),
+    "verify": ("check every byte of a corpus or of anyone's data and list what is wrong", _verify),
     "inspect": ("show what a corpus, a shard or a prefix holds", _inspect),
 }
 
