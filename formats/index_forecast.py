@@ -20,7 +20,7 @@ from gristmill.formats.index_blend import (
     check_each_is_drawn,
     taking_part,
 )
-from gristmill.formats.index_member import MemberReport, check_member, expected_report, member_file_sizes
+from gristmill.formats.index_member import MemberReport, check_member, expected_report, member_epochs, member_file_sizes
 from gristmill.formats.index_plan import IndexSettings, LeftOut, MemberPlan, MemberSource, plan_members
 from gristmill.formats.indexed import HEADER_BYTES
 from gristmill.formats.manifest import SourceEntry
@@ -39,7 +39,7 @@ class MemberForecast:
 
     Attributes:
         plan: what it is needed for.
-        report: what its report will say, without files; of a member that cannot be built, as far as it goes.
+        report: what its report will say, without files.
         samples: most samples that the split takes from it.
         file_bytes: size of its three arrays.
     """
@@ -62,7 +62,7 @@ class SplitForecast:
     Attributes:
         split: ``train``, ``valid`` or ``test``.
         samples: number of samples.
-        members: the members that take part, in order.
+        members: the members that take part, in order; without those that have no sample although they must.
         rule: how they are blended; None where a single one or none takes part.
         left_out: the sources that take no part, with the reason.
         file_bytes: size of the blend's two arrays.
@@ -117,9 +117,13 @@ def forecast_index(
         known: dict[str, MemberPlan] = {}
         complete = True
         for plan in plans.split(split):
+            count = tokens(plan)
             try:
-                report = expected_report(plan, check_member(plan, tokens(plan)))
-            except (DataError, SettingsError) as error:
+                report = expected_report(plan, check_member(plan, count))
+            except SettingsError as error:  # too many passes: still worth showing
+                problems.append(error)
+                report = expected_report(plan, member_epochs(plan, count))
+            except DataError as error:
                 problems.append(error)
                 complete = False
                 continue

@@ -133,7 +133,7 @@ class MemberSource:
     Attributes:
         id: names the source and the folder of its indices.
         weight: its share in a weighted blend, not negative; 0 leaves it out there. None: the source has no weight.
-        max_epochs: most passes over its tokens that an order may take; None sets no limit.
+        max_epochs: most passes over its tokens that the training order may take; None sets no limit.
         shards: the shards in manifest order.
     """
 
@@ -337,7 +337,7 @@ def _plan_split(
             epochs=epochs,
             draws=draws,
             weight=shared[0].weights[member] if shared else None,
-            max_epochs=sources[place].max_epochs,
+            max_epochs=sources[place].max_epochs if split == "train" else None,
             sequence_length=settings.sequence_length,
             seed=settings.seed,
             add_extra_token=settings.add_extra_token,

@@ -68,13 +68,16 @@ class InputFile:
     compression: str | None
 
 
-def find_inputs(source: SourceSettings, key: str, *, output: str | None = None) -> tuple[InputFile, ...]:
+def find_inputs(
+    source: SourceSettings, key: str, *, output: str | None = None, checksums: bool = True
+) -> tuple[InputFile, ...]:
     """The input files of a source, each once: patterns in the recipe's order, files of one by relative path.
 
     Args:
         source: the source.
         key: path of its table in the recipe, for messages.
         output: folder or URL whose files are left out: what a run writes is no input of the next.
+        checksums: whether to identify the content, which reads local files; without, `checksum` is empty.
 
     Raises:
         SettingsError: a pattern matches nothing, a file's format cannot be told from its name, or `expect_damaged`
@@ -106,7 +109,7 @@ def find_inputs(source: SourceSettings, key: str, *, output: str | None = None) 
             called = ", ".join(sorted(names)[:_SHOWN])
             raise SettingsError(f'{key}.expect_damaged: no input file is called "{name}"; they are called {called}')
     with ThreadPoolExecutor(_THREADS) as pool:
-        return tuple(pool.map(lambda entry: _examine(entry[0], entry[1], source.format, key), found))
+        return tuple(pool.map(lambda entry: _examine(entry[0], entry[1], source.format, key, checksums), found))
 
 
 def _identity(path: str) -> str:
@@ -245,7 +248,7 @@ def _match_remote(pattern: str, given_format: str) -> list[tuple[str, str]]:
     return sorted(kept, key=lambda entry: entry[1])
 
 
-def _examine(path: str, relative: str, given_format: str, key: str) -> InputFile:
+def _examine(path: str, relative: str, given_format: str, key: str, checksums: bool) -> InputFile:
     kind = given_format if given_format != "auto" else _format_of(base_name(path))
     if kind is None:
         known = ", ".join(sorted(_FORMATS))
@@ -254,7 +257,9 @@ def _examine(path: str, relative: str, given_format: str, key: str) -> InputFile
             'compressed); set format = "jsonl", "parquet", "text" or "python"'
         )
     size = file_size(path)
-    checksum = _hash_of(path) if is_local(path) else _stored_checksum(path, size)
+    checksum = ""
+    if checksums:
+        checksum = _hash_of(path) if is_local(path) else _stored_checksum(path, size)
     if size == 0 and path.lower().endswith(_COMPRESSED):
         raise InputError(f"{path}: has 0 bytes, which is no complete compressed file; fetch it again or leave it out")
     compression = None

@@ -333,6 +333,12 @@ def test_more_passes_than_allowed_are_refused(request_: SplitRequest, allowed: f
     build_member(dataclasses.replace(plan, max_epochs=4.5), lengths)
 
 
+def test_max_epochs_is_a_limit_of_training_alone() -> None:
+    source = make_source("web", 100, max_epochs=0.5)
+    plans = plan_members(make_settings(splits="1,1", train=SplitRequest(samples=5)), [source])
+    assert [(plan.split, plan.max_epochs) for plan in plans] == [("train", 0.5), ("valid", None)]
+
+
 def test_the_surplus_of_a_blend_does_not_count_against_max_epochs() -> None:
     lengths = np.full(100, 80, np.int32)  # 8,000 tokens: 1,000 samples of 8
     settings = make_settings(sequence_length=8, splits="1", train=SplitRequest(samples=2000))
