@@ -6,6 +6,8 @@ shards than those that the manifest lists is never used.
 """
 
 import os.path
+import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +15,18 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from gristmill.formats.errors import CorpusError, SettingsError
+from gristmill.formats.corpus_order import order_in_memory, settings_like
+from gristmill.formats.errors import CorpusError, SettingsError, StorageError
 from gristmill.formats.index_blend import BlendIndices, grow_blend
+from gristmill.formats.index_build import build_index_set
 from gristmill.formats.index_order import IndexSet, order_fingerprint, order_history, source_value
-from gristmill.formats.index_set import INDICES_FOLDER, find_sets, read_set
+from gristmill.formats.index_plan import IndexSettings
+from gristmill.formats.index_set import INDICES_FOLDER, SET_NAME, find_sets, read_set, set_path
 from gristmill.formats.index_sources import index_sources
+from gristmill.formats.indices import MemberIndices
 from gristmill.formats.manifest import Manifest, SourceEntry, read_manifest
-from gristmill.formats.storage import is_local, join, local_path
+from gristmill.formats.storage import base_name, exists, is_local, join, local_path
+from gristmill.runtime.process import process_number
 from gristmill.runtime.reader import Member, RowIndex, RowReader
 from gristmill.runtime.shards import Shard
 from gristmill.runtime.streams import MegatronStream
@@ -60,6 +67,8 @@ class Corpus:
         *,
         index_set: str | None = None,
         samples: int | None = None,
+        build: bool = False,
+        process_index: int | None = None,
         max_open_shards: int | None = None,
     ) -> MegatronStream:
         """Opens the stream of a split.
@@ -72,6 +81,9 @@ class Corpus:
             samples: number of rows; None takes that of the index set. More are given, without building anything and
                 with the same rows before, as far as the stored indices of the sources reach; behind that by an
                 extension of the set, if one was built.
+            build: whether an index set is built where none fits length and seed: for as many tokens as the corpus's
+                own, or for `samples`. Every process builds it for itself, and waits for none; one writes it.
+            process_index: with `build`, number of this process; 0 writes. None takes JAX's, or 0.
             max_open_shards: how many shards are kept open; None takes `gristmill.runtime.shards.default_open_limit`.
 
         Raises:
@@ -79,28 +91,52 @@ class Corpus:
                 no samples or not as many; the message says what there is and what to do.
             SettingsError: there is no such split, or `samples` or `max_open_shards` is below 1.
             FormatError: an index is damaged.
+
+        Warns:
+            UserWarning: what was built cannot be written; it is in memory.
         """
         if samples is not None and samples < 1:
             raise SettingsError(f"samples must be at least 1, not {samples}; leave it out for those of the index set")
+        missing = self._missing(split, sequence_length, seed, samples) if build and index_set is None else None
+        if missing is not None:
+            chosen, index = _build(self, missing, split, write=process_number(process_index) == 0)
+            reopen = partial(_reopen_built, self.folder, missing, split, order_fingerprint(chosen, split))
+            return self._stream(chosen, split, RowReader(reopen, index=index, max_open_shards=max_open_shards))
         chosen = self._choose(sequence_length, seed, index_set)
         chosen.order(split)
         try:
             index = _row_index(self.folder, self.manifest, chosen, split, samples)
         except _TooFewError as error:
             chosen, index = self._extension(chosen, split, error, named=index_set is not None)
-        fingerprint = order_fingerprint(chosen, split)
-        reopen = partial(_reopen, self.folder, chosen.name, split, fingerprint, samples)
+        reopen = partial(_reopen, self.folder, chosen.name, split, order_fingerprint(chosen, split), samples)
+        return self._stream(chosen, split, RowReader(reopen, index=index, max_open_shards=max_open_shards))
+
+    def _stream(self, chosen: IndexSet, split: str, reader: RowReader) -> MegatronStream:
         tokenizer = self.manifest.tokenizer
         return MegatronStream(
             name=self.manifest.name,
             split=split,
-            fingerprint=fingerprint,
+            fingerprint=order_fingerprint(chosen, split),
             eod_id=tokenizer.eod_id,
             vocabulary=tokenizer.vocabulary,
             left_out=chosen.order(split).left_out,
-            reader=RowReader(reopen, index=index, max_open_shards=max_open_shards),
+            reader=reader,
             history=order_history(chosen, split),
         )
+
+    def _missing(
+        self, split: str, sequence_length: int | None, seed: int | None, samples: int | None
+    ) -> IndexSettings | None:
+        """What to build an index set for; None where one fits, or where no length is named."""
+        own = self.manifest.index_set
+        settings = None if own is None else read_set(join(self.folder, INDICES_FOLDER, own)).settings
+        length, wanted = sequence_length, seed
+        if settings is not None:
+            length = settings.sequence_length if length is None else length
+            wanted = settings.seed if wanted is None else wanted
+        if length is None or any(_fits(found, length, wanted) for found in self.index_sets()):
+            return None
+        return settings_like(settings, sequence_length=length, seed=wanted, split=split, samples=samples)
 
     def _extension(
         self, base: IndexSet, split: str, error: "_TooFewError", *, named: bool
@@ -281,22 +317,31 @@ def _row_index(
     blend = index_set.open_blend(split)
     order = index_set.order(split)
     more = None if samples is None else _more(index_set, split, blend, samples)
-    members = tuple(
-        Member(
-            source=report.source,
-            shards=_shards(folder, manifest, manifest.source(report.source)),
-            indices=index_set.open_member(split, report.source),
-        )
-        for report in order.members
-    )
+    members = {report.source: index_set.open_member(split, report.source) for report in order.members}
+    rows = order.samples if samples is None else samples
+    return _index(folder, manifest, index_set.settings, members, blend, rows, more)
+
+
+def _index(
+    folder: str,
+    manifest: Manifest,
+    settings: IndexSettings,
+    members: Mapping[str, MemberIndices],
+    blend: BlendIndices | None,
+    rows: int,
+    more: tuple[NDArray[np.int16], NDArray[np.int64]] | None = None,
+) -> RowIndex:
     return RowIndex(
-        members=members,
+        members=tuple(
+            Member(source=source, shards=_shards(folder, manifest, manifest.source(source)), indices=indices)
+            for source, indices in members.items()
+        ),
         dataset_index=None if blend is None else blend.dataset_index,
         dataset_sample_index=None if blend is None else blend.dataset_sample_index,
-        rows=order.samples if samples is None else samples,
+        rows=rows,
         more=more,
-        sequence_length=index_set.settings.sequence_length,
-        extra=int(index_set.settings.add_extra_token),
+        sequence_length=settings.sequence_length,
+        extra=int(settings.add_extra_token),
     )
 
 
@@ -319,3 +364,34 @@ def _reopen(folder: str, name: str, split: str, fingerprint: str, samples: int |
     if order_fingerprint(index_set, split) != fingerprint:
         raise CorpusError(f"{folder}: {split}: prepared anew since the stream was opened; open the corpus again")
     return _row_index(folder, read_manifest(folder), index_set, split, samples)
+
+
+def _build(corpus: Corpus, settings: IndexSettings, split: str, *, write: bool) -> tuple[IndexSet, RowIndex]:
+    """An index set for some settings: the one that is there by now, else a new one, written or in memory."""
+    if write:
+        try:
+            built = build_index_set(corpus.folder, corpus.manifest, settings)
+            built.order(split).require_samples()
+            return built, _row_index(corpus.folder, corpus.manifest, built, split)
+        except StorageError as error:
+            warnings.warn(
+                f"the index set cannot be kept: {error}; it is in memory and will be built at every start: make "
+                f"{join(corpus.folder, INDICES_FOLDER)} writable, or run `gristmill index` where it is",
+                stacklevel=3,
+            )
+    order = order_in_memory(corpus.folder, corpus.manifest, settings, split)
+    members = {member.report.source: member.indices for member in order.members}
+    rows = order.index_set.order(split).samples
+    return order.index_set, _index(corpus.folder, corpus.manifest, settings, members, order.blend, rows)
+
+
+def _reopen_built(folder: str, settings: IndexSettings, split: str, fingerprint: str) -> RowIndex:
+    """Opens the index of a stream whose index set was built for it, from the disk where it is there by now."""
+    manifest = read_manifest(folder)
+    stored = set_path(folder, settings, index_sources(manifest.sources))
+    if exists(join(stored, SET_NAME)):
+        return _reopen(folder, base_name(stored), split, fingerprint, None)
+    found, index = _build(Corpus(folder=folder, manifest=manifest), settings, split, write=False)
+    if order_fingerprint(found, split) != fingerprint:
+        raise CorpusError(f"{folder}: {split}: prepared anew since the stream was opened; open the corpus again")
+    return index

@@ -6,7 +6,6 @@ price of noticing when they changed; tokens are not read.
 """
 
 import os.path
-import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,21 +26,14 @@ from gristmill.formats.index_order import order_fingerprint
 from gristmill.formats.indices import MemberIndices
 from gristmill.formats.storage import is_local, local_path
 from gristmill.formats.token_shards import TokenShard
+from gristmill.runtime.process import process_number
 from gristmill.runtime.reader import Member, RowIndex, RowReader
 from gristmill.runtime.shards import Shard
 from gristmill.runtime.streams import MegatronStream
 
-__all__ = ["open_megatron", "own_process_index"]
+__all__ = ["open_megatron"]
 
 _DOCUMENTS_LOOKED_AT, _SHARDS_LOOKED_AT = 32, 8
-
-
-def own_process_index() -> int:
-    """Number of this process among those of a JAX program; 0 where JAX is not in use, and JAX is not started to ask."""
-    jax = sys.modules.get("jax")
-    if jax is None or not jax.distributed.is_initialized():
-        return 0
-    return int(jax.process_index())
 
 
 def open_megatron(
@@ -124,7 +116,7 @@ def open_megatron(
             blend_cache=_folder(blend_cache_dir),
             blend_index=_folder(blend_index_dir),
             foreign=foreign_caches,
-            write=(own_process_index() if process_index is None else process_index) == 0,
+            write=process_number(process_index) == 0,
         ),
     )
     sources = opening.sources()

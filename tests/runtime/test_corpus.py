@@ -300,3 +300,76 @@ def test_reading_works_where_no_compiled_code_can_be_kept(
     file, tokens = json.loads(done.stdout)
     assert Path(file).parent == package
     assert tokens == open_corpus(blended_corpus).stream().read([0]).tolist()
+
+
+def rows_of(stream: Stream) -> np.ndarray:
+    return stream.read(np.arange(len(stream)))
+
+
+def test_a_missing_index_set_is_built_when_asked(make_corpus: Maker) -> None:
+    """For as many tokens as the corpus's own order: 200 rows of 16 tokens are 100 of 32."""
+    folder = make_corpus(weights={"web": 0.7, "code": 0.3})
+    make_corpus.index(folder, samples=200)
+    corpus = open_corpus(folder)
+    with pytest.raises(CorpusError, match="no index set for sequence length 32"):
+        corpus.stream(sequence_length=32)
+    alone = corpus.stream(sequence_length=32, build=True, process_index=1)
+    assert len(corpus.index_sets()) == 1
+    travelled = pickle.loads(pickle.dumps(alone))
+    built = corpus.stream(sequence_length=32, build=True)
+    assert len(corpus.index_sets()) == 2
+    found = corpus.stream(sequence_length=32)
+    assert len(built) == len(found) == 100
+    for stream in (alone, travelled, built, pickle.loads(pickle.dumps(alone)), pickle.loads(pickle.dumps(built))):
+        assert stream.fingerprint == found.fingerprint
+        np.testing.assert_array_equal(rows_of(stream), rows_of(found))
+    assert alone.describe(3) == found.describe(3)
+    assert repr(alone) == repr(found)
+
+
+@pytest.mark.parametrize("process", [0, 1])
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ({"sequence_length": 8, "samples": 30}, 30),
+        ({"seed": 5}, 200),
+        ({"sequence_length": 24, "split": "valid"}, None),
+    ],
+)
+def test_what_is_built_is_what_is_asked_for(
+    make_corpus: Maker, options: dict[str, Any], rows: int | None, process: int
+) -> None:
+    folder = make_corpus(weights={"web": 0.7, "code": 0.3})
+    make_corpus.index(folder, samples=200)
+    stream = open_corpus(folder).stream(**options, build=True, process_index=process)
+    assert rows is None or len(stream) == rows
+    assert stream.sequence_length == options.get("sequence_length", 16)
+    assert (stream.split, len(open_corpus(folder).index_sets())) == (options.get("split", "train"), 2 - process)
+
+
+def test_what_is_there_is_not_built_again(make_corpus: Maker) -> None:
+    folder = make_corpus(documents={"web": 80})
+    name = make_corpus.index(folder, samples=50)
+    stream = open_corpus(folder).stream(build=True)
+    assert [found.name for found in open_corpus(folder).index_sets()] == [name]
+    assert len(stream) == 50
+    with pytest.raises(CorpusError, match="5000 samples asked for, but the stored indices hold"):
+        open_corpus(folder).stream(build=True, samples=5000)
+
+
+def test_a_corpus_without_an_order_of_its_own_needs_a_length(make_corpus: Maker) -> None:
+    folder = make_corpus(documents={"web": 80})
+    with pytest.raises(CorpusError, match=r"prepared without \[index\], so no sequence length is set"):
+        open_corpus(folder).stream(build=True)
+    stream = open_corpus(folder).stream(sequence_length=16, build=True)
+    assert len(stream) == len(open_corpus(folder).stream(sequence_length=16, seed=1234))
+
+
+def test_a_corpus_that_cannot_be_written_is_read_all_the_same(make_corpus: Maker) -> None:
+    folder = make_corpus(documents={"web": 80})
+    expected = rows_of(open_corpus(folder).stream(sequence_length=16, build=True, process_index=1))
+    (Path(folder) / "indices").write_text("in the way")
+    with pytest.warns(UserWarning, match=r"the index set cannot be kept: .*indices/.*make .*/indices writable, or run"):
+        stream = open_corpus(folder).stream(sequence_length=16, build=True)
+    np.testing.assert_array_equal(rows_of(stream), expected)
+    np.testing.assert_array_equal(rows_of(pickle.loads(pickle.dumps(stream))), expected)
