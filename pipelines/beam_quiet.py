@@ -7,6 +7,7 @@ import contextlib
 import io
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -33,16 +34,22 @@ class _WithoutTracebacks(io.TextIOBase):
         return self._stream.fileno()
 
 
+def _say_nothing(_: threading.ExceptHookArgs) -> None:
+    """Takes the place of what prints the error that ended a thread."""
+
+
 @contextlib.contextmanager
 def quiet(*, verbose: bool = False) -> Iterator[None]:
-    """Silences logging and tracebacks on standard error inside the block, unless `verbose`."""
+    """Silences logging and tracebacks on standard error, those of threads too, inside the block, unless `verbose`."""
     if verbose:
         yield
         return
-    before = logging.root.manager.disable
+    before, of_threads = logging.root.manager.disable, threading.excepthook
     logging.disable(logging.CRITICAL)
+    threading.excepthook = _say_nothing
     try:
         with contextlib.redirect_stderr(_WithoutTracebacks(sys.stderr)):
             yield
     finally:
         logging.disable(before)
+        threading.excepthook = of_threads

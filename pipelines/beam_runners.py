@@ -17,6 +17,7 @@ from typing import Any
 from gristmill.formats import errors
 from gristmill.formats.errors import DataError, GristmillError, MissingExtraError, SettingsError
 from gristmill.pipelines.beam_quiet import quiet
+from gristmill.pipelines.beam_watch import WorkerGoneError, watched_workers
 from gristmill.pipelines.job import Job
 
 __all__ = ["check_flags", "check_name", "OWN_OPTIONS", "run_beam", "run_pipeline", "worker_error"]
@@ -26,6 +27,7 @@ OWN_OPTIONS = ("--from", "--to", "--source", "--output", "--runner", "--verbose"
 
 _RAISED = re.compile(r"^\s*gristmill\.[\w.]*\.(\w+Error): ", re.MULTILINE)
 _REMOTE = ("DataflowRunner", "FlinkRunner", "SparkRunner")  # their log is how a user follows the job
+_CLOSED = "Channel closed prematurely"  # all that Beam says of a worker process that ended
 _WORKER = "gristmill.pipelines.beam_worker"
 
 
@@ -79,11 +81,14 @@ def run_pipeline(build: Callable[[Any], None], runner: Any, flags: Sequence[str]
         pipeline = beam.Pipeline(runner=chosen, options=options)
         build(pipeline)
         try:
-            pipeline.run().wait_until_finish()
+            with watched_workers():
+                pipeline.run().wait_until_finish()
         except Exception as error:  # whatever class a runner wraps a worker's error in
             if _interrupted(error):
                 raise KeyboardInterrupt from error
             own = worker_error(error)
+            if own is None and _CLOSED in str(error):
+                own = WorkerGoneError()
             if own is None:
                 raise
             raise own from error

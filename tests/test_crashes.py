@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gristmill.formats.errors import CorpusError, DataError
@@ -136,6 +137,33 @@ class TestKilled:
         done = workshop.cli("prepare", recipe, "--output", str(output), "--quiet", *LOOP)
         assert (done.returncode, done.stderr) == (0, "")
         assert workshop.tree(output) == expected
+
+
+def beam_workers(pid: int) -> list[psutil.Process]:
+    """The worker processes of a run, without the shells that started them."""
+    children = psutil.Process(pid).children(recursive=True)
+    return [child for child in children if child.cmdline()[-1:] == ["gristmill.pipelines.beam_worker"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["at its start", "at work"])
+def test_a_worker_process_that_is_killed(workshop: Any, when: str) -> None:
+    lines = b"".join(json.dumps({"text": f"{number} " * 200}).encode() + b"\n" for number in range(70_000))
+    recipe = workshop.recipe({"files": [workshop.write("a.jsonl", lines)]})
+    words = [sys.executable, "-m", "gristmill", "prepare", recipe, "--quiet", *PROCESSES]
+    process = subprocess.Popen(words, cwd=workshop.folder, stderr=subprocess.PIPE, text=True)
+    begun = workshop.folder / "out" / "_stages" / "items"
+    while process.poll() is None and not (beam_workers(process.pid) and (when == "at its start" or begun.exists())):
+        time.sleep(0.005)
+    beam_workers(process.pid)[0].kill()
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 1
+    message = said.removeprefix("Killed\n")  # of the shell that started the worker
+    assert message.startswith("gristmill: a worker process of Beam ended without a word; if the system killed it for ")
+    assert message.count("\n") == 1
+    done = workshop.cli("prepare", recipe, "--quiet", *LOOP)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert verify_corpus(str(workshop.folder / "out")) == []
 
 
 def test_what_dead_runs_left_is_cleared_away(workshop: Any) -> None:

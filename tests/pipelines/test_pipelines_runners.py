@@ -165,6 +165,17 @@ class TestQuiet:
         print("after", file=sys.stderr)
         assert stream.getvalue() == "a word\nafter\n"
 
+    def test_threads_that_end_in_an_error_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import threading
+
+        stream = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stream)
+        with quiet():
+            thread = threading.Thread(target=lambda: 1 // 0)
+            thread.start()
+            thread.join()
+        assert stream.getvalue() == ""
+
     def test_unless_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         stream = io.StringIO()
         monkeypatch.setattr(sys, "stderr", stream)
