@@ -226,7 +226,6 @@ class TestWholeRun:
         assert workshop.manifest()["sources"][0]["inputs"][0]["path"] == "caf\udce9.jsonl"
         assert workshop.texts("s0") == ["a"]
 
-
     def test_many_small_sources(self, workshop: Any) -> None:
         expected = {f"s{number}": texts(20, 1000 + number, 5) for number in range(150)}
         listed = [{"files": [workshop.jsonl(f"{name}.jsonl", own)]} for name, own in expected.items()]
