@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import fsspec
 import xxhash
@@ -176,14 +176,16 @@ def _match_local(pattern: str, given_format: str) -> list[tuple[str, str]]:
     if not _MAGIC.search(pattern):
         return []
     base, rest = _split_pattern(pattern, os.path.isdir)
+    folder = base or "."
+    if not os.path.isdir(folder):
+        return []
     if "**" in rest:
-        paths: Iterable[str] = (
-            path for path in _walk(base or ".") if _matches(relative_to(path, base or ".").split("/"), rest)
-        )
-        paths = (relative_to(path, ".") for path in paths) if not base else paths
+        found = [path for path in _walk(folder) if _matches(relative_to(path, folder).split("/"), rest)]
     else:
-        paths = filter(os.path.isfile, glob.iglob(posixpath.join(glob.escape(base), *rest)))
-    return _sorted(paths, base, given_format, explicit=True)
+        found = list(_expand(folder, rest))
+    if not base:
+        found = [relative_to(path, folder) for path in found]
+    return _sorted(found, base, given_format, explicit=True)
 
 
 def _sorted(paths: Iterable[str], base: str, given_format: str, *, explicit: bool) -> list[tuple[str, str]]:
@@ -194,18 +196,52 @@ def _sorted(paths: Iterable[str], base: str, given_format: str, *, explicit: boo
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """The files below a folder, each folder once however many links lead to it; hidden ones are not entered."""
-    seen = {os.path.realpath(folder)}
-    for here, folders, names in os.walk(folder, followlinks=True):
+    """The files below a folder; hidden folders are not entered.
+
+    A link to a folder is followed once, and not at all when it leads to where the walk comes by itself, so that links
+    which lead in circles end nothing.
+    """
+    top = os.path.realpath(folder)
+    followed: set[str] = set()
+    for here, folders, names in os.walk(folder, followlinks=True, onerror=_unlisted):
         entered = []
         for name in sorted(filter(_visible, folders)):
-            real = os.path.realpath(os.path.join(here, name))
-            if real not in seen:
-                seen.add(real)
-                entered.append(name)
+            path = os.path.join(here, name)
+            if os.path.islink(path):
+                real = os.path.realpath(path)
+                if real in followed or real == top or real.startswith(top.rstrip("/") + "/"):
+                    continue
+                followed.add(real)
+            entered.append(name)
         folders[:] = entered
         for name in names:
             yield os.path.join(here, name)
+
+
+def _expand(folder: str, pattern: Sequence[str]) -> Iterator[str]:
+    """The files below a folder whose path matches the parts of a pattern without ``**``."""
+    head, deeper = pattern[0], pattern[1:]
+    if deeper and not _MAGIC.search(head):
+        path = posixpath.join(folder, head)
+        if os.path.isdir(path):
+            yield from _expand(path, deeper)
+        return
+    try:
+        with os.scandir(folder) as entries:
+            matching = sorted(entry.name for entry in entries if fnmatch.fnmatchcase(entry.name, head))
+    except OSError as error:
+        _unlisted(error)
+    for name in matching:
+        path = posixpath.join(folder, name)
+        if not deeper and os.path.isfile(path):
+            yield path
+        elif deeper and os.path.isdir(path) and _visible(name):
+            yield from _expand(path, deeper)
+
+
+def _unlisted(error: OSError) -> NoReturn:
+    """Refuses to go on without the files of a folder that cannot be listed."""
+    raise StorageError(f"{error.filename}: cannot be listed: {error.strerror}") from error
 
 
 def _split_pattern(pattern: str, is_folder: Callable[[str], bool]) -> tuple[str, list[str]]:

@@ -6,6 +6,7 @@ old output is never served for new input.
 """
 
 import contextlib
+import json
 import os
 import sys
 import time
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill.formats.errors import FormatError, GristmillError, SettingsError, StorageError
-from gristmill.formats.fingerprint import pretty_json
-from gristmill.formats.manifest import MANIFEST_NAME
+from gristmill.formats.fingerprint import canonical_json, pretty_json
+from gristmill.formats.manifest import MANIFEST_NAME, read_manifest
 from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path, withdraw
 from gristmill.formats.recipe import Recipe
 from gristmill.formats.storage import exists, is_local, join, list_files, list_folders, local_path, remove, write_bytes
@@ -190,7 +191,7 @@ def _check_output(output: str) -> None:
             folder = os.path.dirname(folder)
         if not os.path.isdir(folder):
             raise SettingsError(f"output {output}: {folder} is no folder")
-        if not os.access(folder, os.W_OK | os.X_OK):
+        if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             raise SettingsError(f"output {output}: {folder} may not be written to")
 
 
@@ -225,6 +226,7 @@ def _stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[s
         todo.pop(0)
     if not todo:
         return []
+    _refuse_other_corpus(job, todo)
     stale = [stage for stage in STAGES[STAGES.index(todo[0]) :] if exists(stage_receipt_path(job.corpus, stage))]
     for stage in stale:
         say(f"stage {stage} was finished before, but {_what_changed(job, stage)}; it is done again")
@@ -234,6 +236,21 @@ def _stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[s
     return todo
 
 
+def _refuse_other_corpus(job: Job, todo: Sequence[str]) -> None:
+    """Refuses to build a corpus of another name and other inputs over a finished one."""
+    if todo[0] != STAGES[0] or not exists(job.path(MANIFEST_NAME)):
+        return
+    try:
+        name = read_manifest(job.corpus).name
+    except GristmillError:
+        return
+    if name != job.recipe.name:
+        raise SettingsError(
+            f"output {job.corpus}: holds the finished corpus {name!r}, of other inputs than this recipe's "
+            f"{job.recipe.name!r}; give another folder, or remove that corpus first"
+        )
+
+
 def _what_changed(job: Job, stage: str) -> str:
     try:
         receipt = read_receipt(stage_receipt_path(job.corpus, stage))
@@ -241,7 +258,7 @@ def _what_changed(job: Job, stage: str) -> str:
         return "its receipt is damaged"
     if receipt is None or receipt.digest == job.stage_digests[stage]:
         return "some of its files are missing or have another size"
-    details = _difference("", dict(receipt.settings), job.settings[stage])
+    details = _difference("", dict(receipt.settings), json.loads(canonical_json(job.settings[stage])))
     return details or "a stage before it changed"
 
 

@@ -135,6 +135,23 @@ class TestOnceEach:
         (tmp_path / "d" / "a" / "up").symlink_to("..")
         assert names(str(tmp_path / "d")) == ["a/y.jsonl", "x.jsonl"]
 
+    def test_a_link_is_not_preferred_to_the_folder_itself(self, put: Callable[..., str], tmp_path: Path) -> None:
+        put("d/z/x.jsonl")
+        (tmp_path / "d" / "a").symlink_to("z")
+        assert names(str(tmp_path / "d")) == names(str(tmp_path / "d" / "**")) == ["z/x.jsonl"]
+        assert names(str(tmp_path / "d" / "a*" / "*.jsonl")) == ["a/x.jsonl"]
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may list every folder")
+    @pytest.mark.parametrize("pattern", ["d", "d/**", "d/*/x.jsonl"])
+    def test_a_folder_that_may_not_be_listed(self, put: Callable[..., str], tmp_path: Path, pattern: str) -> None:
+        put("d/a/x.jsonl", "d/closed/x.jsonl")
+        (tmp_path / "d" / "closed").chmod(0)
+        try:
+            with pytest.raises(StorageError, match=r"d/closed: cannot be listed: Permission denied"):
+                find(str(tmp_path / pattern))
+        finally:
+            (tmp_path / "d" / "closed").chmod(0o700)
+
     def test_a_linked_folder_is_followed(self, put: Callable[..., str], tmp_path: Path) -> None:
         put("real/x.jsonl", "d/a.jsonl")
         (tmp_path / "d" / "more").symlink_to("../real")
@@ -179,7 +196,20 @@ class TestLeftOut:
 
 
 class TestNothing:
-    @pytest.mark.parametrize("pattern", ["no-such-file.jsonl", "d/*.parquet", "no-such-folder/", "empty", "d/[!a-z]"])
+    @pytest.mark.parametrize(
+        "pattern",
+        [
+            "no-such-file.jsonl",
+            "d/*.parquet",
+            "no-such-folder/",
+            "empty",
+            "d/[!a-z]",
+            "no-such-folder/*.jsonl",
+            "no-such-folder/**/*.jsonl",
+            "d/*/*.jsonl",
+            "d/x?/**",
+        ],
+    )
     def test_a_pattern_that_names_nothing(self, put: Callable[..., str], tmp_path: Path, pattern: str) -> None:
         good = put("d/a.jsonl")
         (tmp_path / "empty").mkdir()
