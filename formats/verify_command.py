@@ -31,6 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints what is wrong; returns the exit code."""
     data = arguments.corpus
     if _is_anyones(data):
+        remedy = ""
         problems = check_data(
             data, eod_id=arguments.eod_id, vocabulary=arguments.vocabulary, checksums=arguments.checksums
         )
@@ -41,9 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
                     f"--{option.replace('_', '-')} is for data without a manifest; a corpus has its own"
                 )
         problems = verify_corpus(data)
+        remedy = "\nRemove the files named above, then run `gristmill prepare` on the recipe: it makes them again."
     for problem in problems:
         print(problem)
-    print(f"{data}: {len(problems)} problems" if problems else f"{data}: sound")
+    print(f"{data}: {len(problems)} problems{remedy}" if problems else f"{data}: sound")
     return 1 if problems else 0
 
 

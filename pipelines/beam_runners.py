@@ -9,7 +9,9 @@ import contextlib
 import difflib
 import importlib.util
 import io
+import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -161,9 +163,9 @@ def _runner(name: str, options: Any, *, verbose: bool) -> Any:
         raise MissingExtraError("apache-beam[gcp]", "dataflow", f"--runner {name}")
     direct = options.view_as(DirectOptions)
     if name == "FnApiRunner" and direct.direct_running_mode == "multi_processing" and not verbose:
-        # The same worker that Beam would start, with its log kept to errors.
+        # The same worker that Beam would start, with its log kept to errors; it ends when this process does.
         direct.direct_running_mode = "in_memory"
-        command = f"{sys.executable} -m {_WORKER}"
+        command = f"exec {shlex.quote(sys.executable)} -m {_WORKER} {os.getpid()}"
         return FnApiRunner(default_environment=SubprocessSDKEnvironment.from_command_string(command))
     try:
         runner = create_runner(name)

@@ -17,6 +17,7 @@ from gristmill.formats.manifest import (
     read_manifest,
     write_manifest,
 )
+from gristmill.formats.receipts import STAGES_FOLDER
 from gristmill.formats.storage import FileFacts, list_folders, remove_tree
 from gristmill.pipelines.encode import TOKENIZER_FOLDER
 from gristmill.pipelines.inputs import InputFile
@@ -115,7 +116,7 @@ def finish(job: Job) -> None:
 
 
 def _sweep_sets(job: Job) -> None:
-    """Removes index sets that are unfinished or were built for other shards."""
+    """Removes index sets that are unfinished or were built for other shards, and the receipts of their items."""
     now = _identities(index_sources(source_entries(job)))
     indexed = valid_stage(job, "index") if job.recipe.index is not None else None
     for name in list_folders(job.path(INDICES_FOLDER)):
@@ -128,6 +129,7 @@ def _sweep_sets(job: Job) -> None:
             useful = False
         if not useful:
             remove_tree(folder)
+            remove_tree(job.path(STAGES_FOLDER, "items", "index", name))
 
 
 def _identities(sources: Sequence[MemberSource]) -> list[tuple[str, list[str]]]:
