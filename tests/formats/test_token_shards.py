@@ -1,9 +1,12 @@
 """Pairs made by anyone: found in a stable order, checked, identified."""
 
+import hashlib
+import json
 import os
 import shutil
 import time
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -94,6 +97,22 @@ def test_a_changed_token_is_found_where_a_block_meets_it(tmp_path: Path, place: 
     path.write_bytes(data)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert (examine_pair(prefix).identity != before) is found
+
+
+@pytest.mark.parametrize("unit", ["sequence", "document"])
+def test_the_identity_is_the_one_described(tmp_path: Path, unit: Literal["sequence", "document"]) -> None:
+    """`formats/README.md`, section on adopted data, followed with standard tools alone."""
+    prefix = write(tmp_path / "a", [997] * 200)
+    index, tokens = Path(f"{prefix}.idx").read_bytes(), Path(f"{prefix}.bin").read_bytes()
+    blocks = b"".join(tokens[k * (len(tokens) - 4096) // 15 :][:4096] for k in range(16))
+    value: dict[str, object] = {
+        "index": hashlib.sha256(index).hexdigest(),
+        "tokens": {"bytes": len(tokens), "blocks": hashlib.sha256(blocks).hexdigest()},
+    }
+    if unit == "document":
+        value["unit"] = "document"
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    assert examine_pair(prefix, unit).identity == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_a_small_token_file_is_covered_whole(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from gristmill.formats.blend import greedy_blend, normalise
+from gristmill.formats.data_spec import DataEntry
 from gristmill.formats.errors import CorpusError, DataError, FormatError, InputError, SettingsError
 from gristmill.formats.indexed import IndexedDataset
 from gristmill.runtime import TokenBatches, open_megatron
@@ -185,6 +186,36 @@ def test_a_stream_can_be_delivered(web: str) -> None:
         np.testing.assert_array_equal(np.asarray(batch["inputs"]), stream.read(np.arange(16))[:, :-1])
         state = batches.get_state()
     assert state["fingerprint"] == stream.fingerprint
+
+
+def test_data_and_caches_on_an_object_store(
+    web: str, code: str, write_raw: Callable[..., Path], tmp_path: Path
+) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    write_raw(tmp_path / "raw", [[*range(4, 300), 3], [*range(4, 90), 3]])
+    for path in [*(tmp_path / "data").iterdir(), *(tmp_path / "raw").rglob("*.*")]:
+        memory.pipe(f"/adopted/{path.relative_to(tmp_path).as_posix()}", path.read_bytes())
+    base = "memory://adopted"
+    options = {"samples": 60, "cache_dir": f"{base}/cache"}
+    spec = f"{base}/idx|{base}/data/web,0.5;{base}/data/code,0.5"
+    expected = open_(f"{web},0.5;{code},0.5", samples=60)
+    for _ in range(2):
+        stream = open_(spec, **options)
+        assert stream.fingerprint == expected.fingerprint
+        np.testing.assert_array_equal(rows_of(stream), rows_of(expected))
+    np.testing.assert_array_equal(rows_of(pickle.loads(pickle.dumps(stream))), rows_of(expected))
+    assert (len(memory.ls("/adopted/idx")), len(memory.ls("/adopted/cache"))) == (4, 7)
+    raw = open_(f"{base}/raw", eod_id=None, **options)
+    np.testing.assert_array_equal(rows_of(raw), rows_of(open_(tmp_path / "raw", eod_id=None, samples=60)))
+    memory.rm("/adopted", recursive=True)
+
+
+def test_entries_can_be_given_as_they_are(web: str, code: str) -> None:
+    entries = [DataEntry(paths=(web,), weight=0.5), DataEntry(paths=(code,), weight=0.5)]
+    stream = open_megatron(entries, sequence_length=16, eod_id=1, samples=20)
+    np.testing.assert_array_equal(rows_of(stream), rows_of(open_(f"{web},1;{code},1", samples=20)))
 
 
 # -------------------------------------------------------------------------------------------------- the fingerprint
