@@ -39,6 +39,9 @@ __all__ = [
     "write_stage",
 ]
 
+_RULES = {"blank", "empty", "exact_duplicate", "max_chars", "min_chars", "no_tokens"}
+"""Reasons to drop a record that are rules, not faults of the record."""
+
 Result = dict[str, Any]
 """What a stage hands on to the next: a JSON value, kept in its receipt."""
 
@@ -233,7 +236,8 @@ def _check_ends(job: Job, source_id: str, counted: dict[str, int]) -> None:
 def _check_bad(source_id: str, limit: float, totals: Result) -> None:
     records, bad = totals["records"], totals["bad"]
     if bad > limit * records:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in totals["dropped"].items())
+        faults = ((reason, count) for reason, count in totals["dropped"].items() if reason not in _RULES)
+        reasons = ", ".join(f"{count} {reason}" for reason, count in faults)
         raise DataError(
             f"source {source_id!r}: {bad} of {records} records are bad ({reasons}), more than max_bad_fraction = "
             f"{limit:g} allows; see rejected/{source_id}/, mend the input, or raise the limit"
