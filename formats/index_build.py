@@ -7,7 +7,6 @@ has, for another sequence length or seed. Members are built one after the other,
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gristmill.formats.errors import CorpusError
 from gristmill.formats.index_forecast import check_forecast, forecast_index, range_tokens
@@ -28,6 +27,7 @@ from gristmill.formats.index_set import (
 )
 from gristmill.formats.index_sources import index_sources
 from gristmill.formats.indexed import IndexedDataset
+from gristmill.formats.indices import Lengths
 from gristmill.formats.manifest import Manifest
 from gristmill.formats.split import SPLITS
 from gristmill.formats.storage import exists, join
@@ -35,19 +35,21 @@ from gristmill.formats.storage import exists, join
 __all__ = ["build_index_set", "source_lengths"]
 
 
-def source_lengths(corpus: str, source: MemberSource) -> NDArray[np.int32]:
-    """Lengths of all sequences of a source in manifest order, [S] int32, in tokens.
+def source_lengths(corpus: str, source: MemberSource) -> Lengths:
+    """Lengths of all sequences of a source in manifest order, [S], in tokens: uint16 if all fit, else int32.
 
     Raises:
         CorpusError: a shard holds another number of sequences than recorded.
         FormatError: a shard is damaged.
     """
-    lengths = np.empty(source.sequences, np.int32)
+    lengths: Lengths = np.empty(source.sequences, np.uint16)
     position = 0
     for shard in source.shards:
         pair = IndexedDataset(join(corpus, shard.path))
         if len(pair) != shard.sequences:
             raise CorpusError(f"{pair.prefix}: {len(pair)} sequences, but {shard.sequences} are recorded for it")
+        if lengths.dtype == np.uint16 and int(pair.lengths.max(initial=0)) > np.iinfo(np.uint16).max:
+            lengths = lengths.astype(np.int32)
         lengths[position : position + len(pair)] = pair.lengths
         position += len(pair)
         pair.close()

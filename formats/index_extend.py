@@ -28,7 +28,7 @@ from gristmill.formats.index_member import Block, MemberReport, build_member, ch
 from gristmill.formats.index_order import OrderChange, member_value, order_fingerprint, order_history, weights_value
 from gristmill.formats.index_set import SET_NAME, IndexSet, commit_extension, read_set, set_path
 from gristmill.formats.index_sources import index_sources
-from gristmill.formats.indices import MemberIndices, build_indices
+from gristmill.formats.indices import Lengths, MemberIndices, build_indices
 from gristmill.formats.manifest import Manifest
 from gristmill.formats.npy import write_npy
 from gristmill.formats.schedule import Phase, count_members, draw_phases, drawn_before
@@ -153,7 +153,7 @@ def _refuse_other_bytes(parent: IndexSet, recorded: Mapping[str, FileFacts], fou
             )
 
 
-def _append_block(folder: str, parent: IndexSet, member: KeptMember, lengths: NDArray[np.int32]) -> MemberReport:
+def _append_block(folder: str, parent: IndexSet, member: KeptMember, lengths: Lengths) -> MemberReport:
     """Writes the arrays of a member with one more block behind them."""
     stored, plan, block = member.stored, member.plan, member.block
     if block is None:

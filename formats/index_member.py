@@ -16,6 +16,7 @@ from gristmill.formats.errors import DataError, FormatError, SettingsError
 from gristmill.formats.index_plan import MemberPlan
 from gristmill.formats.indices import (
     EpochPlan,
+    Lengths,
     MemberIndices,
     build_indices,
     plan_epochs,
@@ -117,12 +118,12 @@ def member_epochs(plan: MemberPlan, tokens: int) -> EpochPlan:
     )
 
 
-def build_member(plan: MemberPlan, lengths: NDArray[np.int32]) -> MemberIndices:
+def build_member(plan: MemberPlan, lengths: Lengths) -> MemberIndices:
     """Builds the indices of a member.
 
     Args:
         plan: the member, from `plan_members`.
-        lengths: [plan.source_sequences] int32 tokens of every sequence of the whole source, shard after shard.
+        lengths: [plan.source_sequences] int32 or uint16 tokens of every sequence of the source, shard after shard.
 
     Returns:
         The indices. A member that may be left out (one unweighted pass of validation or test) and is too short for
@@ -139,7 +140,7 @@ def build_member(plan: MemberPlan, lengths: NDArray[np.int32]) -> MemberIndices:
             f"{name}: lengths of shape {lengths.shape} where the plan counts {plan.source_sequences} sequences: the "
             "shards changed after planning; plan again"
         )
-    if lengths.dtype != np.int32:
+    if lengths.dtype not in {np.dtype(np.int32), np.dtype(np.uint16)}:
         raise DataError(f"{name}: lengths are {lengths.dtype.name}; sequence lengths are int32")
     inside = lengths[plan.start : plan.end]
     if int(inside.min(initial=0)) < 0:

@@ -53,7 +53,7 @@ DTYPE_CODES: dict[int, np.dtype[np.integer]] = {
 """The dtype that each code of the header stands for."""
 
 _FLOAT_CODES = {6: "float64", 7: "float32"}
-_CHECK_ROWS = 1 << 20
+_CHECK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ def _compiled(function: _Function) -> _Function:
 
 @_compiled
 def sample_rows(
-    lengths: NDArray[np.int32],
+    lengths: NDArray[np.int32 | np.uint16],
     document_index: NDArray[np.int32],
     sequence_length: int,
     extra: int,
@@ -76,7 +76,7 @@ def sample_rows(
         if extra == 1:
             while position > 0 and lengths[document_index[position]] == 0:
                 position -= 1
-        offset = lengths[document_index[position]] - extra
+        offset = np.int64(lengths[document_index[position]]) - extra
         while row < count:
             rows[row, 0] = position
             rows[row, 1] = offset

@@ -50,6 +50,26 @@ def test_tokens_of_any_range_are_the_sum_of_its_lengths(small_corpus: Path) -> N
         assert range_tokens(str(small_corpus), entry, 2, 0, len(lengths)) == entry.tokens
 
 
+def test_lengths_are_as_narrow_as_they_can_be(small_corpus: Path, tmp_path: Path) -> None:
+    corpus = shutil.copytree(small_corpus, tmp_path / "corpus")
+    manifest = read_manifest(str(corpus))
+    (source,) = [one for one in index_sources(manifest.sources) if len(one.shards) > 1]
+    assert source_lengths(str(corpus), source).dtype == np.uint16
+    before = source_lengths(str(corpus), source).tolist()
+    shard = manifest.source(source.id).shards[-1]  # its last document becomes very long
+    path = corpus / f"{shard.path}.idx"
+    data = bytearray(path.read_bytes())
+    at = 34 + 4 * (shard.documents - 1)
+    longer = int.from_bytes(data[at : at + 4], "little") + 70_000
+    data[at : at + 4] = longer.to_bytes(4, "little")
+    path.write_bytes(data)
+    with open(corpus / f"{shard.path}.bin", "ab") as file:
+        file.write(bytes(140_000))
+    lengths = source_lengths(str(corpus), source)
+    assert lengths.dtype == np.int32
+    assert lengths.tolist() == [*before[:-1], longer]
+
+
 # What is said is what is built
 
 

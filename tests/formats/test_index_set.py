@@ -313,7 +313,7 @@ def test_lengths_of_other_data_are_refused() -> None:
     with pytest.raises(DataError, match=r"lengths of shape \(1,\) where the plan counts 2 sequences"):
         build_member(plan, lengths[:1])
     with pytest.raises(DataError, match="lengths are int64; sequence lengths are int32"):
-        build_member(plan, lengths.astype(np.int64))
+        build_member(plan, lengths.astype(np.int64))  # type: ignore[arg-type]  # refused at run time
     with pytest.raises(DataError, match="sequence 1 has a length of -9 tokens"):
         build_member(plan, np.array([9, -9], np.int32))
 

@@ -340,3 +340,23 @@ def test_a_real_corpus_gives_its_known_number_of_samples(shared_data: Path) -> N
     plan = plan_epochs(tokens=int(lengths.sum()), sequence_length=1024)
     assert plan.samples == 1329
     assert build_indices(lengths, 0, len(lengths), plan, seed=1234).sample_index.shape == (1330, 2)
+
+
+@pytest.mark.parametrize("extra", [True, False])
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_narrow_lengths_give_the_same_indices(extra: bool, drop_last: bool) -> None:
+    random = np.random.default_rng(3)
+    for count, longest in ((1, 9), (30, 2), (200, 65_536)):
+        narrow = random.integers(0, longest, count).astype(np.uint16)
+        narrow[-1:] = 0
+        narrow[0] = 65_535
+        wide = narrow.astype(np.int32)
+        plan = plan_epochs(
+            tokens=int(wide.sum()), sequence_length=7, add_extra_token=extra, drop_last_partial=drop_last
+        )
+        order = np.arange(count, dtype=np.int32)
+        for build in (sample_index_numpy, sample_index_compiled):
+            assert np.array_equal(build(narrow, order, plan), build(wide, order, plan))
+            assert build(narrow, order, plan).dtype == build(wide, order, plan).dtype
+        one, other = (build_indices(lengths, 0, count, plan, 1) for lengths in (narrow, wide))
+        assert np.array_equal(one.sample_index, other.sample_index)
