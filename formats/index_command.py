@@ -11,6 +11,7 @@ from gristmill.formats.adopted_command import add_data_arguments, run_input
 from gristmill.formats.errors import SettingsError
 from gristmill.formats.index_build import build_index_set
 from gristmill.formats.index_extend import extend_index_set
+from gristmill.formats.index_order import order_history
 from gristmill.formats.index_set import INDICES_FOLDER, IndexSet, IndexSettings, SplitRequest, find_sets, read_set
 from gristmill.formats.manifest import Manifest, read_manifest
 from gristmill.formats.recipe import DEFAULT_SEED, DEFAULT_SPLITS
@@ -104,17 +105,20 @@ def _extend(arguments: argparse.Namespace, manifest: Manifest) -> IndexSet:
             f"--extend: {arguments.corpus} was prepared without [index], so it has no index set of its own; name one "
             f"({names})"
         )
+    parent = read_set(join(arguments.corpus, INDICES_FOLDER, name))
     built = extend_index_set(
         arguments.corpus,
         manifest,
-        read_set(join(arguments.corpus, INDICES_FOLDER, name)),
+        parent,
         samples=arguments.num_samples,
         from_sample=arguments.from_sample,
         weights=None if arguments.weights is None else _weights(arguments.weights),
         say=print,
     )
-    if built.history:
+    if len(built.history) > len(order_history(parent, "train")):
         print(f"rows before {built.history[-1].from_sample:,} are those of {name}")
+    else:
+        print(f"the order is that of {name}, and longer")
     return built
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.recipe import Recipe, SourceSettings
-from gristmill.formats.schedule import phases_value
 from gristmill.formats.storage import join
 from gristmill.pipelines.plan import Plan, Split
 from gristmill.pipelines.stage_names import STAGES
@@ -120,7 +119,15 @@ def stage_settings(recipe: Recipe, plan: Plan, tokenizer: str) -> dict[str, dict
     }
     index = None
     if recipe.index is not None:
-        index = {**asdict(recipe.index), "schedule": phases_value(recipe.index.schedule)}
+        ids = [source.id for source in recipe.sources]
+        schedule = {  # by name, so that what changed in it can be told
+            f"phase_{number}": {
+                "from_sample": phase.from_sample,
+                "weights": dict(zip(ids, phase.weights, strict=True)),
+            }
+            for number, phase in enumerate(recipe.index.schedule, 1)
+        }
+        index = {**asdict(recipe.index), "schedule": schedule}
     return {
         "download": {"inputs": inputs, "sources": [source.id for source in recipe.sources]},
         "clean": {

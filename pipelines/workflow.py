@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gristmill.formats.errors import FormatError, GristmillError, SettingsError, StorageError
+from gristmill.formats.errors import CorpusError, FormatError, GristmillError, SettingsError, StorageError
 from gristmill.formats.fingerprint import canonical_json, pretty_json
 from gristmill.formats.manifest import MANIFEST_NAME, read_manifest
 from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path, withdraw
@@ -22,6 +22,7 @@ from gristmill.formats.recipe import Recipe
 from gristmill.formats.storage import exists, is_local, join, list_files, list_folders, local_path, remove, write_bytes
 from gristmill.pipelines.encode import TOKENIZER_FOLDER, prime_encoder
 from gristmill.pipelines.finish import finish, manifest_is_current
+from gristmill.pipelines.index import plan_index
 from gristmill.pipelines.job import Job, make_job
 from gristmill.pipelines.plan import Plan, plan_run, write_plan
 from gristmill.pipelines.progress import Progress
@@ -114,6 +115,9 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
     job = make_job(recipe, plan, tokenizer=resolved, engine=engine, source=source)
     complete = wanted[-1] not in _BEFORE_TOKENS and source is None
     with working_on(job.corpus):
+        if "index" in wanted and valid_stage(job, "tokenize") and not valid_stage(job, "index"):
+            with contextlib.suppress(CorpusError, FormatError, StorageError):  # which the run itself mends or names
+                plan_index(job)  # refuses what the token counts do not allow, before anything is withdrawn
         todo = _stages_to_run(job, wanted, options.first, say)
         current = manifest_is_current(job) and not exists(job.path("spill"))
         if not todo and (current or not complete):

@@ -48,6 +48,12 @@ def test_the_corpus_own_set_is_extended(corpus: str, capsys: pytest.CaptureFixtu
     assert f"at row {extension.history[0].from_sample:,}\n" in said
 
 
+def test_growth_inside_the_arrays_is_the_same_order(corpus: str, capsys: pytest.CaptureFixture[str]) -> None:
+    own = read_manifest(corpus).index_set
+    assert main(["index", corpus, "--extend", "--num-samples", "201"]) == 0
+    assert f"the order is that of {own}, and longer" in capsys.readouterr().out
+
+
 def test_a_named_set_goes_on_with_other_weights(corpus: str, capsys: pytest.CaptureFixture[str]) -> None:
     own = read_manifest(corpus).index_set
     assert own is not None

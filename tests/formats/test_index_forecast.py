@@ -194,3 +194,29 @@ def test_preparing_names_it_before_any_member_is_built(workshop: Any) -> None:
     with pytest.raises(SettingsError, match="train: source 's1' would be repeated too often"):
         workshop.prepare(*recipes, index={"sequence_length": 8, "samples": 5000, "splits": "1"})
     assert not list((workshop.folder / "out").rglob("*.npy"))
+
+
+def test_a_finished_corpus_stays_when_its_recipe_asks_for_too_much(
+    workshop: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        workshop.jsonl(f"{name}.jsonl", [f"the quick brown fox {number}" for number in range(40)])
+    recipes = [
+        {"files": str(workshop.folder / f"{name}.jsonl"), "weight": 1.0, "max_epochs": 3.0, "clean": False}
+        for name in ("a", "b")
+    ]
+
+    def prepare(start: int, samples: int = 120) -> None:
+        schedule = [{"from_sample": start, "weights": {"s0": 1, "s1": 3}}]
+        index = {"sequence_length": 8, "samples": samples, "splits": "1", "schedule": schedule}
+        workshop.prepare(*recipes, index=index, options={"quiet": False})
+
+    prepare(100)
+    before = workshop.tree()
+    capsys.readouterr()
+    with pytest.raises(SettingsError, match="source 's1' would be repeated too often"):
+        prepare(100, samples=5000)
+    assert workshop.tree() == before
+    prepare(90)
+    said = capsys.readouterr().err
+    assert "stage index was finished before, but index.schedule.phase_1.from_sample was 100, now 90;" in said
