@@ -402,7 +402,9 @@ class TestWords:
         assert main(["verify", str(out)]) == 1
         said = capsys.readouterr().out.splitlines()
         assert any(line.startswith(f"{shard}: sha256 ") for line in said)
-        assert said[-1] == f"{out}: {len(said) - 1} problems"
+        at = next(number for number, line in enumerate(said) if line.endswith(" problems"))
+        assert said[at] == f"{out}: {at} problems"
+        assert said[at + 1].startswith("Remove the files named above, then run `gristmill prepare` on the recipe")
         (out / "manifest.json").unlink()
         assert main(["verify", str(out)]) == 1
         assert "gristmill: " in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Runs that end in the middle: killed, out of disk, refused by the disk or failing in a step; and the run after."""
 
+import contextlib
 import json
 import os
 import random
@@ -140,9 +141,14 @@ class TestKilled:
 
 
 def beam_workers(pid: int) -> list[psutil.Process]:
-    """The worker processes of a run, without the shells that started them."""
-    children = psutil.Process(pid).children(recursive=True)
-    return [child for child in children if child.cmdline()[-1:] == ["gristmill.pipelines.beam_worker"]]
+    """The worker processes of a run."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "gristmill.pipelines.beam_worker" in child.cmdline():
+                    found.append(child)
+    return found
 
 
 @pytest.mark.slow
@@ -158,9 +164,8 @@ def test_a_worker_process_that_is_killed(workshop: Any, when: str) -> None:
     beam_workers(process.pid)[0].kill()
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 1
-    message = said.removeprefix("Killed\n")  # of the shell that started the worker
-    assert message.startswith("gristmill: a worker process of Beam ended without a word; if the system killed it for ")
-    assert message.count("\n") == 1
+    assert said.startswith("gristmill: a worker process of Beam ended without a word; if the system killed it for lack")
+    assert said.count("\n") == 1
     done = workshop.cli("prepare", recipe, "--quiet", *LOOP)
     assert (done.returncode, done.stderr) == (0, "")
     assert verify_corpus(str(workshop.folder / "out")) == []
