@@ -39,7 +39,7 @@ def refused(done: subprocess.CompletedProcess[str], code: int) -> str:
 def finished_looking(output: Path) -> list[str]:
     """Files that would make a folder look like a finished corpus, or like a whole part of one."""
     names = (path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file())
-    return [name for name in names if name == "manifest.json" or name.endswith((".bin", ".idx", ".npy", ".tmp"))]
+    return [name for name in names if name == "manifest.json" or name.endswith((".bin", ".idx", ".npy"))]
 
 
 @pytest.fixture
