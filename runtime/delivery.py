@@ -1,21 +1,22 @@
 """From a host's rows to global `jax.Array`s: which rows this process must read, and how its devices get them.
 
 The plan asks the sharding itself which part each device of this process holds, so any mesh works: batch over one axis
-or several, in any order, devices permuted, replicas, axes that split the sequence, rows shared between hosts. A process
-reads each row it needs once, whole; where the sequence is split over hosts that costs reading more than the columns
-kept, since segments and positions of a row follow from all that comes before.
+or several, in any order, devices permuted, replicas, axes that split the sequence, rows shared between hosts, hosts
+without a device in the mesh. A process reads each row it needs once, whole, and hands on only the columns of its
+devices; where the sequence is split over hosts that costs reading more than is kept, since segments and positions of a
+row follow from all that comes before.
 """
 
 from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, Sharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from numpy.typing import NDArray
 
 from gristmill.formats.errors import SettingsError
 
-__all__ = ["BatchPlan", "plan_batch"]
+__all__ = ["BatchPlan", "plan_batch", "zigzag_columns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,54 +24,127 @@ class BatchPlan:
     """How global batches of one shape reach the devices of this process.
 
     Attributes:
-        global_batch: rows of a batch over all processes, G.
+        global_batch: G, rows of a batch over all processes.
         sequence_length: L.
-        sharding: of the [G, L] arrays.
-        rows: int64 [R], the rows of a batch that this process reads: sorted, each once.
+        microbatches: k, into which the rows of a batch are cut, or None where they are not.
+        sharding: of the arrays delivered, which have `shape`.
+        rows: int64 [R], the rows of a batch that this process reads: sorted, each once; empty where no device of the
+            mesh is its own.
+        columns: int64 [L], which column of a row is delivered in each place; None where all stay where they are.
     """
 
     global_batch: int
     sequence_length: int
+    microbatches: int | None = None
     sharding: Sharding
     rows: NDArray[np.int64]
+    columns: NDArray[np.int64] | None = None
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Shape of a global array, (G, L)."""
-        return (self.global_batch, self.sequence_length)
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a global array: (G, L), or (k, G / k, L) in microbatches."""
+        return (*self.row_shape, self.sequence_length)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of a global array that holds one value for each row: (G,), or (k, G / k) in microbatches."""
+        if self.microbatches is None:
+            return (self.global_batch,)
+        return (self.microbatches, self.global_batch // self.microbatches)
+
+    @property
+    def row_sharding(self) -> Sharding:
+        """Sharding of an array of `row_shape` that lies as the rows of the batch do."""
+        if not isinstance(self.sharding, NamedSharding):
+            return self.sharding
+        spec = tuple(self.sharding.spec)[: len(self.row_shape)]
+        return self.sharding.update(spec=PartitionSpec(*spec))
 
     def deliver(self, local: NDArray[np.generic]) -> jax.Array:
         """Makes a global array of what this process read.
 
         Args:
-            local: [R, L], the rows of `rows` in that order. JAX may keep the memory (on CPU it does), so it must never
-                be written again.
+            local: [R, L], the rows of `rows` in that order, their columns in natural order; or [R], one value for each
+                of them. JAX may keep the memory (on CPU it does), so it must never be written again.
 
         Returns:
-            Array of shape [G, L] with `sharding`; each process gives its own devices their part, without any
-            communication.
+            Array of `shape` with `sharding`, the columns in the order of `columns`; or of `row_shape` with
+            `row_sharding`. Each process gives its own devices their part, without any communication.
         """
+        groups = self.microbatches or 1
+        batch = local.reshape(groups, len(self.rows) // groups, *local.shape[1:])
+        shape, sharding = (self.shape, self.sharding) if local.ndim > 1 else (self.row_shape, self.row_sharding)
+        parts: dict[tuple[int, ...], NDArray[np.generic]] = {}  # by rows and columns: replicas share one
 
         def part(index: tuple[slice, ...] | None) -> NDArray[np.generic]:
-            rows, columns = index or (slice(None), slice(None))
-            start, stop, _ = rows.indices(self.global_batch)
-            first = int(np.searchsorted(self.rows, start))  # all rows of a part are there, so they lie side by side
-            return local[first : first + stop - start, columns]
+            index = index or (slice(None),) * len(shape)
+            rows, *columns = index if self.microbatches is None else index[1:]  # a group is never split
+            key = (*_bounds(rows, self.row_shape[-1]), *(b for one in columns for b in _bounds(one, shape[-1])))
+            if key not in parts:
+                first = int(np.searchsorted(self.rows, key[0]))  # all rows of a part are there, so they lie together
+                found = batch[:, first : first + key[1] - key[0]]
+                for one in columns:
+                    found = found[:, :, one] if self.columns is None else found.take(self.columns[one], axis=2)
+                parts[key] = found if self.microbatches is not None else found[0]
+            return parts[key]
 
-        return jax.make_array_from_callback(self.shape, self.sharding, part, dtype=local.dtype)
+        return jax.make_array_from_callback(shape, sharding, part, dtype=local.dtype)
 
 
-def plan_batch(sharding: Sharding, global_batch: int, sequence_length: int) -> BatchPlan:
-    """Plans the delivery of [G, L] batches.
+def zigzag_columns(sequence_length: int, parts: int) -> NDArray[np.int64]:
+    """The order of columns that gives each part of a causal sequence the same amount of attention.
+
+    The sequence is cut into ``2 * parts`` chunks; part *i* gets chunk *i* and, behind it, chunk ``2 * parts - 1 - i``,
+    so that each has an early chunk with little to attend to and a late one with much.
 
     Args:
-        sharding: how a [G, L] array lies on the devices of all processes, usually a `NamedSharding` whose first entry
-            names the axes that split the batch.
-        global_batch: G, at least 1.
-        sequence_length: L, at least 1.
+        sequence_length: L.
+        parts: into how many parts the sequence is split, at least 1.
+
+    Returns:
+        int64 [L], a permutation: place *j* of the sequence delivered is column ``result[j]`` of the row. Its inverse is
+        ``numpy.argsort(result)``.
 
     Raises:
-        SettingsError: G or L does not divide evenly over the axes, or the sharding does not fit two dimensions.
+        SettingsError: L is no multiple of ``2 * parts``.
+
+    Examples:
+        >>> zigzag_columns(8, 2).tolist()
+        [0, 1, 6, 7, 2, 3, 4, 5]
+    """
+    if sequence_length % (2 * parts):
+        raise SettingsError(
+            f"sequence_length {sequence_length} cannot be dealt out in zig-zag over {parts} parts of the sequence: it "
+            f"must be a multiple of {2 * parts}, two chunks for each part"
+        )
+    chunks = np.arange(sequence_length, dtype=np.int64).reshape(2 * parts, -1)
+    first = np.arange(parts)
+    return chunks[np.stack([first, 2 * parts - 1 - first], axis=1).ravel()].ravel()
+
+
+def plan_batch(
+    sharding: Sharding,
+    global_batch: int,
+    sequence_length: int,
+    *,
+    microbatches: int | None = None,
+    zigzag: bool = False,
+) -> BatchPlan:
+    """Plans the delivery of [G, L] batches, or of [k, B, L] ones in k microbatches of B = G / k rows.
+
+    Args:
+        sharding: how a [G, L] array, or a microbatch [B, L], lies on the devices of all processes: usually a
+            `NamedSharding` whose first entry names the axes that split the rows, and the second those that split the
+            sequence. Microbatches themselves are not split over devices.
+        global_batch: G, at least 1.
+        sequence_length: L, at least 1.
+        microbatches: k, at least 1; None for [G, L]. Microbatch *i* holds rows ``[i * B, (i + 1) * B)`` of the batch.
+        zigzag: deliver the columns in the order of `zigzag_columns` for as many parts as the sharding splits the
+            sequence into.
+
+    Raises:
+        SettingsError: G, B or L does not divide evenly over the axes, the sharding does not fit two dimensions, or
+            another argument is out of range.
 
     Examples:
         >>> mesh = jax.make_mesh((1,), ("data",))
@@ -84,27 +158,61 @@ def plan_batch(sharding: Sharding, global_batch: int, sequence_length: int) -> B
         )
     if isinstance(global_batch, bool) or not isinstance(global_batch, int) or global_batch < 1:
         raise SettingsError(f"global_batch must be a whole number of rows of at least 1, not {global_batch!r}")
-    shape = (global_batch, sequence_length)
+    groups = _microbatches(microbatches, global_batch)
+    shape = (global_batch // groups, sequence_length)
     if isinstance(sharding, NamedSharding) and len(sharding.spec) > len(shape):
         raise SettingsError(
             f"a batch has two dimensions, rows and sequence, but {_describe(sharding)} splits {len(sharding.spec)}"
         )
     try:
         parts = sharding.addressable_devices_indices_map(shape)
+        columns = zigzag_columns(sequence_length, shape[1] // sharding.shard_shape(shape)[1]) if zigzag else None
     except (ValueError, TypeError) as error:
+        rows = f"global_batch {global_batch}" + ("" if microbatches is None else f" in {groups} microbatches")
         raise SettingsError(
-            f"global_batch {global_batch} with sequence_length {sequence_length} does not fit {_describe(sharding)}: "
-            f"{error}"
+            f"{rows} with sequence_length {sequence_length} does not fit {_describe(sharding)}: {error}"
         ) from error
-    rows = np.zeros(global_batch, bool)
+    mine = np.zeros(shape[0], bool)
     for index in parts.values():
-        rows[index[0] if index is not None else slice(None)] = True
+        mine[index[0] if index is not None else slice(None)] = True
+    first = np.arange(groups, dtype=np.int64)[:, None] * shape[0]
     return BatchPlan(
         global_batch=global_batch,
         sequence_length=sequence_length,
-        sharding=sharding,
-        rows=np.flatnonzero(rows).astype(np.int64),
+        microbatches=microbatches,
+        sharding=sharding if microbatches is None else _of_microbatches(sharding),
+        rows=(first + np.flatnonzero(mine)).ravel(),
+        columns=columns,
     )
+
+
+def _microbatches(microbatches: int | None, global_batch: int) -> int:
+    """How many groups of rows a batch has."""
+    if microbatches is None:
+        return 1
+    if isinstance(microbatches, bool) or not isinstance(microbatches, int) or microbatches < 1:
+        raise SettingsError(f"microbatches must be a whole number of at least 1, or None, not {microbatches!r}")
+    if global_batch % microbatches:
+        raise SettingsError(
+            f"global_batch {global_batch} cannot be cut into {microbatches} microbatches: it must be a multiple of them"
+        )
+    return microbatches
+
+
+def _of_microbatches(sharding: Sharding) -> Sharding:
+    """The sharding of [k, B, L] where each [B, L] lies as given."""
+    if isinstance(sharding, NamedSharding):
+        return sharding.update(spec=PartitionSpec(None, *sharding.spec))
+    if isinstance(sharding, SingleDeviceSharding):
+        return sharding
+    raise SettingsError(
+        f"sharding is a {type(sharding).__name__}, which says nothing of microbatches; use a NamedSharding"
+    )
+
+
+def _bounds(part: slice, length: int) -> tuple[int, int]:
+    start, stop, _ = part.indices(length)
+    return start, stop
 
 
 def _describe(sharding: Sharding) -> str:
