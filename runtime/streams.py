@@ -15,7 +15,7 @@ from gristmill.formats.index_order import OrderChange
 from gristmill.formats.index_plan import LeftOut
 from gristmill.runtime.reader import RowReader
 
-__all__ = ["MegatronStream", "RowPiece", "Stream"]
+__all__ = ["DocumentStream", "MegatronStream", "RowPiece", "Stream"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +101,30 @@ class Stream(Protocol):
         ...
 
 
+@runtime_checkable
+class DocumentStream(Stream, Protocol):
+    """A stream that also knows where its documents begin, so that no token has to say it.
+
+    `FieldOptions` with ``boundaries="index"`` needs one.
+    """
+
+    def read_documents(self, rows: ArrayLike) -> tuple[NDArray[np.uint16 | np.int32], NDArray[np.bool_]]:
+        """Tokens of rows, and where another document begins.
+
+        Args:
+            rows: as for `Stream.read`, which says what is raised.
+
+        Returns:
+            tokens: as `Stream.read` gives them.
+            starts: bool [R, L + 1], True where a row goes on with another entry of the order: another document, or
+                another sequence where a document has several and the order is by sequence. Column 0 is False. Fresh.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class MegatronStream:
-    """A stream in Megatron's order: documents, samples and sources shuffled by index arrays. Implements `Stream`.
+    """A `DocumentStream` in Megatron's order: documents, samples and sources shuffled by index arrays.
 
     Attributes:
         name: of the corpus.
@@ -153,6 +174,10 @@ class MegatronStream:
     def read(self, rows: ArrayLike) -> NDArray[np.uint16 | np.int32]:
         """Tokens of rows; see `Stream.read`."""
         return self.reader.read(rows)
+
+    def read_documents(self, rows: ArrayLike) -> tuple[NDArray[np.uint16 | np.int32], NDArray[np.bool_]]:
+        """Tokens of rows, and where another document begins; see `DocumentStream.read_documents`."""
+        return self.reader.read_documents(rows)
 
     def describe(self, row: int) -> tuple[RowPiece, ...]:
         """Where the tokens of a row came from; see `Stream.describe`."""
