@@ -7,7 +7,7 @@ element is paid once for each; the price is that transformations of single rows 
 
 import logging
 import weakref
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,12 +20,13 @@ from gristmill.runtime.delivery import BatchPlan, plan_batch
 from gristmill.runtime.fields import FIELD_NAMES, FieldOptions, make_fields
 from gristmill.runtime.prefetch import Prefetcher
 from gristmill.runtime.state import StreamState, check_state
+from gristmill.runtime.state_file import load_state, save_state
 from gristmill.runtime.streams import Stream
 
 __all__ = ["Batch", "TokenBatches"]
 
 Batch = dict[str, jax.Array]
-"""The six fields of a global batch, by the names of `FIELD_NAMES`; each int32 [G, L]."""
+"""The six fields of a global batch, by the names of `FIELD_NAMES`; each int32 [G, L], or [k, G / k, L]."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +40,9 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
 
     Ends with StopIteration, on all processes at the same step, once fewer than G rows remain; `next_sample` then stays
     where it is and `leftover_rows` says how many rows were not delivered.
+
+    It saves and loads itself as an item of Orbax's `save_checkpointables` and `load_checkpointables`, and through
+    `DataSave` and `DataRestore` as one of a `CheckpointManager`.
 
     Attributes:
         stream: where the rows come from.
@@ -64,6 +68,8 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         sharding: Sharding,
         *,
         options: FieldOptions | None = None,
+        microbatches: int | None = None,
+        zigzag: bool = False,
         prefetch: int = 2,
         allow_stream_change: bool = False,
         close_seconds: float = 5.0,
@@ -73,8 +79,12 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         Args:
             stream: where the rows come from.
             global_batch: G, rows of a batch over all processes.
-            sharding: of the [G, L] arrays; see `plan_batch`.
+            sharding: of the [G, L] arrays, or of a microbatch; see `plan_batch`.
             options: how the fields are made; None takes the defaults of `FieldOptions`.
+            microbatches: k: deliver the G rows as [k, G / k, L] for gradient accumulation, microbatch after microbatch
+                in the order of the stream; None: as [G, L]. The state counts rows, so it may differ when resuming.
+            zigzag: deliver every field with its columns in zig-zag order (`zigzag_columns`), for as many parts as the
+                sharding splits the sequence into. Segments and positions are those of the row as it was.
             prefetch: how many batches are made ahead, at least 0. Each holds six int32 arrays of this process's rows. 0
                 makes each batch when it is asked for, without a thread.
             allow_stream_change: let `set_state` take up the state of another stream, at the same row number.
@@ -87,7 +97,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         super().__init__()
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
             raise SettingsError(f"prefetch must be a whole number of batches of at least 0, not {prefetch!r}")
-        self.plan = plan_batch(sharding, global_batch, stream.sequence_length)
+        self.plan = plan_batch(sharding, global_batch, stream.sequence_length, microbatches=microbatches, zigzag=zigzag)
         if global_batch > len(stream):
             raise SettingsError(
                 f"global_batch {global_batch} is more than the {len(stream)} rows of the stream, so there would be no "
@@ -164,7 +174,10 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
     def get_state(self) -> dict[str, Any]:
         """What resumes the run behind the last batch delivered: a JSON value, for any number of processes."""
         state = StreamState(
-            next_sample=self.next_sample, fingerprint=self.stream.fingerprint, fields=self.options.digest
+            next_sample=self.next_sample,
+            fingerprint=self.stream.fingerprint,
+            fields=self.options.digest,
+            facts=getattr(self.stream, "facts", None),
         )
         return state.to_json()
 
@@ -191,11 +204,20 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
             fingerprint=self.stream.fingerprint,
             rows=len(self.stream),
             fields=self.options.digest,
+            facts=getattr(self.stream, "facts", None),
             history=getattr(self.stream, "history", ()),
             allow_stream_change=self._allow_stream_change if allow_stream_change is None else allow_stream_change,
         )
         self._stop()
         self.next_sample = parsed.next_sample
+
+    async def save(self, directory: Any) -> Coroutine[Any, Any, None]:
+        """Takes the state at once; what it returns writes it into a folder that Orbax is about to make."""
+        return save_state(directory, self.get_state())
+
+    async def load(self, directory: Any) -> Coroutine[Any, Any, None]:
+        """What it returns reads the state of a folder and sets it; raises as `set_state` does."""
+        return load_state(directory, self.set_state)
 
     def close(self) -> None:
         """Stops the thread and drops the batches made ahead; may be called twice. The stream stays open."""

@@ -7,29 +7,19 @@ The data state is one small JSON, written by one process: any number of processe
 
 import os
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import jax
 import orbax.checkpoint as ocp
 
 from gristmill.formats.errors import CorpusError, FormatError, SettingsError
 from gristmill.formats.storage import exists, is_local, join, local_path
+from gristmill.runtime.data_handler import DataRestore, DataSave
+from gristmill.runtime.state import HasState
 
-__all__ = ["Checkpoints", "HasState"]
+__all__ = ["Checkpoints"]
 
 _MODEL, _DATA = "model", "data"
-
-
-class HasState(Protocol):
-    """What has a data state: `TokenBatches`."""
-
-    def get_state(self) -> dict[str, Any]:
-        """The state as a JSON value."""
-        ...
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on where a state was taken."""
-        ...
 
 
 class Checkpoints:
@@ -79,7 +69,7 @@ class Checkpoints:
             batches: the data, right after the batch of that step was trained on.
         """
         if step not in self._manager.all_steps():
-            args = {_MODEL: ocp.args.StandardSave(model), _DATA: ocp.args.JsonSave(batches.get_state())}
+            args = {_MODEL: ocp.args.StandardSave(model), _DATA: DataSave(batches)}
             self._manager.save(step, args=ocp.args.Composite(**args))
 
     def restore(self, model: Any, batches: HasState, step: int | None = None) -> tuple[int, Any]:
@@ -118,11 +108,9 @@ class Checkpoints:
                 "model has seen; save with Checkpoints.save, or start in an empty folder"
             )
         try:
-            data = self._manager.restore(step, args=ocp.args.Composite(**{_DATA: ocp.args.JsonRestore()}))
+            data = self._manager.restore(step, args=ocp.args.Composite(**{_DATA: DataRestore()}))
         except (ValueError, OSError) as error:
-            raise FormatError(
-                f"{folder}: the data state cannot be read: damaged ({error}); restore an earlier step"
-            ) from error
+            raise FormatError(f"{folder}: the data state cannot be read ({error}); restore an earlier step") from error
         state: dict[str, Any] = data[_DATA]
         return state
 

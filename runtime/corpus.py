@@ -25,6 +25,7 @@ from gristmill.formats.index_set import INDICES_FOLDER, SET_NAME, find_sets, rea
 from gristmill.formats.index_sources import index_sources
 from gristmill.formats.indices import MemberIndices
 from gristmill.formats.manifest import Manifest, SourceEntry, read_manifest
+from gristmill.formats.order_facts import order_facts
 from gristmill.formats.storage import base_name, exists, is_local, join, local_path
 from gristmill.runtime.process import process_number
 from gristmill.runtime.reader import Member, RowIndex, RowReader
@@ -122,6 +123,7 @@ class Corpus:
             left_out=chosen.order(split).left_out,
             reader=reader,
             history=order_history(chosen, split),
+            facts=order_facts(chosen, split),
         )
 
     def _missing(

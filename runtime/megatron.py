@@ -24,6 +24,7 @@ from gristmill.formats.errors import CorpusError, GristmillError
 from gristmill.formats.index_blend import BlendIndices
 from gristmill.formats.index_order import order_fingerprint
 from gristmill.formats.indices import MemberIndices
+from gristmill.formats.order_facts import order_facts
 from gristmill.formats.storage import is_local, local_path
 from gristmill.formats.token_shards import TokenShard
 from gristmill.runtime.process import process_number
@@ -133,6 +134,7 @@ def open_megatron(
         vocabulary=bound,
         left_out=order.index_set.order(split).left_out,
         reader=RowReader(reopen, index=_row_index(order), max_open_shards=max_open_shards),
+        facts=order_facts(order.index_set, split),
     )
 
 

@@ -2,23 +2,39 @@
 
 Rows are a pure function of stream and number, so nothing about hosts, devices, batch size or prefetch needs to be
 stored, and a state can be taken up by any of them. What it must not be taken up by is another stream: the fingerprint
-refuses that, and asks for a decision by name.
+refuses that, and asks for a decision by name. A few facts about the stream go along, only to say then what differs.
 """
 
+import json
 import operator
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from gristmill.formats.errors import CorpusError, FormatError
 from gristmill.formats.fingerprint import short
 from gristmill.formats.index_order import OrderChange
 
-__all__ = ["check_state", "StreamState", "VERSION"]
+__all__ = ["check_state", "HasState", "StreamState", "VERSION"]
 
 VERSION = 1
-"""Version of the state's form."""
+"""Version of the state's form: raised when a key changes its meaning or a new one cannot be ignored. Keys that may be
+ignored are added without, so that states go from older to newer software and back. Every version stays readable."""
+
+_MOST_DIFFERENCES = 8
+
+
+class HasState(Protocol):
+    """What has a data state: `TokenBatches`."""
+
+    def get_state(self) -> dict[str, Any]:
+        """The state as a JSON value."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on where a state was taken."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,20 +45,27 @@ class StreamState:
         next_sample: rows delivered so far, which is the number of the next row. Prefetched rows do not count.
         fingerprint: of the stream whose rows they are.
         fields: digest of the options that the fields were made with, or None in a state that does not say.
+        facts: what decides the rows of the stream, in a few JSON values, or None in a state that does not say. Shown
+            where a state is refused; decides nothing.
     """
 
     next_sample: int
     fingerprint: str
     fields: str | None = None
+    facts: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The state as a JSON value: version, next_sample, fingerprint and, where known, fields."""
+        """The state as a JSON value: version, next_sample, fingerprint and, where known, fields and stream (facts)."""
         value: dict[str, Any] = {
             "version": VERSION,
             "next_sample": self.next_sample,
             "fingerprint": self.fingerprint,
         }
-        return value if self.fields is None else {**value, "fields": self.fields}
+        if self.fields is not None:
+            value["fields"] = self.fields
+        if self.facts:
+            value["stream"] = dict(self.facts)
+        return value
 
     @classmethod
     def from_json(cls, value: object) -> "StreamState":
@@ -66,7 +89,13 @@ class StreamState:
         fingerprint, fields = value.get("fingerprint"), value.get("fields")
         if not isinstance(fingerprint, str) or not fingerprint or not isinstance(fields, str | None):
             raise FormatError(f"the data state has fingerprint {fingerprint!r} and fields {fields!r}: damaged")
-        return cls(next_sample=_count(value.get("next_sample")), fingerprint=fingerprint, fields=fields)
+        facts = value.get("stream")
+        return cls(
+            next_sample=_count(value.get("next_sample")),
+            fingerprint=fingerprint,
+            fields=fields,
+            facts=facts if isinstance(facts, Mapping) else None,  # only words for a message: nothing to refuse
+        )
 
 
 def _count(value: object) -> int:
@@ -85,6 +114,7 @@ def check_state(
     fingerprint: str,
     rows: int,
     fields: str | None,
+    facts: Mapping[str, Any] | None = None,
     history: Sequence[OrderChange] = (),
     allow_stream_change: bool = False,
 ) -> None:
@@ -95,6 +125,7 @@ def check_state(
         fingerprint: of the stream now.
         rows: number of rows of the stream now.
         fields: digest of the field options now.
+        facts: what decides the rows of the stream now; see `StreamState.facts`.
         history: the changes that led to the stream, oldest first. A state of an earlier stream is taken up if no change
             since then touches a row that was delivered.
         allow_stream_change: accept a state of another stream: the run goes on at the same row number of this one.
@@ -112,16 +143,14 @@ def check_state(
             raise CorpusError(
                 f"the data state was saved at row {state.next_sample} of the stream {short(state.fingerprint)}, which "
                 f"this stream, {short(fingerprint)}, left at row {shared}: from there on the rows are not those "
-                f"trained on. Go back to a state of row {shared} or before, or pass allow_stream_change=True to go on "
-                f"at row {state.next_sample} of this stream all the same"
+                f"trained on. Go back to a state of row {shared} or before, or {_override(state)}"
             )
         if shared is None:
             raise CorpusError(
                 f"the data state was saved at row {state.next_sample} of the stream {short(state.fingerprint)}, but "
-                f"this stream is {short(fingerprint)}: shards, sequence length, seed, split or blend differ, so its "
-                f"first {state.next_sample} rows are not those trained on. Open the corpus with the settings of the "
-                f"saved run, or pass allow_stream_change=True to go on at row {state.next_sample} of this stream all "
-                "the same"
+                f"this stream is {short(fingerprint)}: {_difference(state.facts, facts)}. So its first "
+                f"{state.next_sample} rows are not those trained on. Open the corpus with the settings of the saved "
+                f"run, or {_override(state)}"
             )
     if state.next_sample > rows:
         raise CorpusError(
@@ -135,6 +164,39 @@ def check_state(
             UserWarning,
             stacklevel=3,
         )
+
+
+def _override(state: StreamState) -> str:
+    return (
+        "pass allow_stream_change=True to TokenBatches or its set_state to go on at row "
+        f"{state.next_sample} of this stream all the same"
+    )
+
+
+def _difference(saved: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str:
+    """What differs between the facts of two streams, in words."""
+    if not saved or not now:
+        return "shards, sequence length, seed, split or blend differ; the state does not say which"
+    before, after = dict(_flat(saved)), dict(_flat(now))
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    if not keys:
+        return "shards or settings differ that the state does not list"
+    told = [f"{key} was {_value(before, key)} and is {_value(after, key)}" for key in keys[:_MOST_DIFFERENCES]]
+    more = len(keys) - len(told)
+    return "; ".join(told) + (f"; and {more} more differences" if more else "")
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested mappings, each with its dotted key."""
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", list(value) if isinstance(value, tuple) else value  # JSON has lists only
+
+
+def _value(facts: Mapping[str, Any], key: str) -> str:
+    return json.dumps(facts[key]) if key in facts else "not there"
 
 
 def _shared_rows(fingerprint: str, history: Sequence[OrderChange]) -> int | None:

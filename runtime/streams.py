@@ -4,8 +4,9 @@ A stream is a pure function from row number to tokens; whoever reads it, in whic
 the same rows. That is bought by fixing order and size beforehand: nothing is filtered or re-weighted while training.
 """
 
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,7 +46,8 @@ class Stream(Protocol):
 
     Deterministic: a row holds the same tokens whenever and wherever it is read. Safe to use from many threads. Pickles
     as paths and keys. ``repr`` shows what decides the rows and no path. A stream whose rows go on from those of an
-    earlier one may say so in an attribute `history`, as `MegatronStream` has it.
+    earlier one may say so in an attribute `history`, as `MegatronStream` has it, and tell people what decides its rows
+    in another, `facts`.
     """
 
     @property
@@ -136,6 +138,7 @@ class MegatronStream:
         reader: what reads the rows.
         history: the changes that led to this order, oldest first: phases of weights and extensions. A state of an
             earlier stream in it is taken up while its rows are the same.
+        facts: what decides the rows, as a few JSON values for messages; a state carries them along.
     """
 
     name: str
@@ -146,6 +149,7 @@ class MegatronStream:
     left_out: tuple[LeftOut, ...]
     reader: RowReader
     history: tuple[OrderChange, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def sequence_length(self) -> int:

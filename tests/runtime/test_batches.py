@@ -62,7 +62,7 @@ def _no_thread_is_left() -> Iterator[None]:
 def first_rows(batches: TokenBatches, count: int) -> list[list[int]]:
     """The inputs of the next batches, row by row."""
     taken = [np.asarray(batch["inputs"]) for batch in itertools.islice(batches, count)]
-    return np.concatenate(taken).tolist() if taken else []
+    return np.concatenate([batch.reshape(-1, batch.shape[-1]) for batch in taken]).tolist() if taken else []
 
 
 LAYOUTS: dict[str, Callable[[], Sharding]] = {
@@ -86,6 +86,29 @@ def test_batches_are_the_rows_in_order(
                 assert (array.shape, array.dtype, array.sharding) == (spec.shape, spec.dtype, spec.sharding)
                 np.testing.assert_array_equal(np.asarray(array), reference[name][rows])
         assert number == 24
+
+
+@pytest.mark.parametrize("zigzag", [False, True])
+@pytest.mark.parametrize("groups", [None, 1, 2, 4])
+def test_microbatches_and_zigzag_hold_the_same_rows(
+    stream: MegatronStream, reference: dict[str, NDArray[np.int32]], groups: int | None, zigzag: bool
+) -> None:
+    sharding = sharding_of("data", "context", shape=(2, 4), names=("data", "context"))
+    chunks = np.arange(16).reshape(8, 2)
+    columns = chunks[[0, 7, 1, 6, 2, 5, 3, 4]].ravel() if zigzag else np.arange(16)
+    with TokenBatches(stream, G, sharding, microbatches=groups, zigzag=zigzag) as batches:
+        assert batches.plan.columns is None or batches.plan.columns.tolist() == columns.tolist()
+        for number in range(3):
+            rows = slice(number * G, (number + 1) * G)
+            for name, array in next(batches).items():
+                spec = batches.element_spec[name]
+                assert (array.shape, array.dtype, array.sharding) == (spec.shape, spec.dtype, spec.sharding)
+                assert array.shape == ((G, 16) if groups is None else (groups, G // groups, 16))
+                expected = reference[name][rows][:, columns].reshape(array.shape)
+                np.testing.assert_array_equal(np.asarray(array), expected)
+                for shard in array.addressable_shards:
+                    np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
+        assert batches.next_sample == 3 * G
 
 
 def test_options_reach_the_fields(stream: MegatronStream, data: Sharding) -> None:
@@ -114,6 +137,29 @@ def test_batches_stay_what_they_are_while_others_are_made(
     for number, batch in enumerate(kept):
         for name, array in batch.items():
             np.testing.assert_array_equal(np.asarray(array), reference[name][number * G : (number + 1) * G])
+
+
+def test_no_two_batches_share_memory(stream: MegatronStream, data: Sharding) -> None:
+    with TokenBatches(stream, G, data, prefetch=3) as batches:
+        kept = [next(batches) for _ in range(6)]  # alive together: what is freed may be used again
+    spans: dict[int, set[tuple[int, int]]] = {}
+    for number, batch in enumerate(kept):
+        parts = [shard.data for array in batch.values() for shard in array.addressable_shards]
+        spans[number] = {(part.unsafe_buffer_pointer(), part.nbytes) for part in parts}  # positions may be one array
+    ordered = sorted(set().union(*spans.values()))
+    assert all(start + size <= following for (start, size), (following, _) in itertools.pairwise(ordered))
+    assert sum(map(len, spans.values())) == len(ordered), "no span belongs to two batches"
+
+
+def test_a_step_may_take_a_batch_for_its_own(
+    stream: MegatronStream, reference: dict[str, NDArray[np.int32]], data: Sharding
+) -> None:
+    step = jax.jit(lambda batch: {name: array * 2 + 1 for name, array in batch.items()}, donate_argnums=0)
+    with TokenBatches(stream, G, data, prefetch=3) as batches:
+        kept = [step(batch) for batch in batches]
+    for number, batch in enumerate(kept):
+        for name, array in batch.items():
+            np.testing.assert_array_equal(np.asarray(array), reference[name][number * G : (number + 1) * G] * 2 + 1)
 
 
 def test_it_is_a_grain_iterator(stream: MegatronStream, data: Sharding) -> None:
@@ -191,21 +237,34 @@ def test_a_state_counts_what_was_delivered_not_what_was_read(stream: MegatronStr
 
 
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.sampled_from([8, 16, 24]), st.integers(0, 3), st.integers(0, 3)), max_size=5))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([8, 16, 24]),
+            st.sampled_from([None, 1, 2]),
+            st.sampled_from([*LAYOUTS]),
+            st.integers(0, 3),
+            st.integers(0, 3),
+        ),
+        max_size=5,
+    )
+)
 def test_any_chain_of_resumes_is_one_run(
     stream: MegatronStream,
     reference: dict[str, NDArray[np.int32]],
-    data: Sharding,
-    parts: list[tuple[int, int, int]],
+    parts: list[tuple[int, int | None, str, int, int]],
 ) -> None:
     state = None
     found: list[list[int]] = []
-    for global_batch, prefetch, steps in parts:
-        with TokenBatches(stream, global_batch, data, prefetch=prefetch) as batches:
+    for global_batch, groups, layout, prefetch, steps in parts:
+        sharding = LAYOUTS[
+            "replicas" if groups == 2 and layout == "batch" else layout
+        ]()  # 4 rows are not for 8 devices
+        with TokenBatches(stream, global_batch, sharding, microbatches=groups, prefetch=prefetch) as batches:
             if state is not None:
                 batches.set_state(state)
             found += first_rows(batches, steps)
-            state = batches.get_state()
+            state = json.loads(json.dumps(batches.get_state()))
             assert state["next_sample"] == len(found)
     assert found == reference["inputs"][: len(found)].tolist()
 
@@ -254,7 +313,7 @@ def test_another_stream_is_taken_up_only_when_allowed(make_corpus: Any, stream: 
         with pytest.raises(CorpusError, match="allow_stream_change=True"):
             batches.set_state(state)
         batches.set_state(state, allow_stream_change=True)
-        assert batches.get_state() == {**state, "fingerprint": other.fingerprint}
+        assert batches.get_state() == {**state, "fingerprint": other.fingerprint, "stream": other.facts}
         assert first_rows(batches, 1) == other.read(np.arange(16, 24))[:, :-1].tolist()
     with TokenBatches(other, G, data, allow_stream_change=True) as batches:
         batches.set_state(state)
@@ -272,7 +331,7 @@ def test_a_run_goes_on_in_a_schedule_that_was_appended(make_corpus: Any, data: S
             states[G * (steps + 1)] = (first_rows(batches, 1), batches.get_state())[1]
     with TokenBatches(new, G, data) as batches:
         batches.set_state(states[64])
-        assert batches.get_state() == {**states[64], "fingerprint": new.fingerprint}
+        assert batches.get_state() == {**states[64], "fingerprint": new.fingerprint, "stream": new.facts}
         assert first_rows(batches, 2) == new.read(np.arange(64, 64 + 2 * G))[:, :-1].tolist()
         with pytest.raises(CorpusError, match=f"at row {64 + G} of the stream .* left at row 64"):
             batches.set_state(states[64 + G])

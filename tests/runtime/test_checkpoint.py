@@ -54,7 +54,9 @@ def test_model_and_data_come_back_together(tmp_path: Path, batches: TokenBatches
         np.testing.assert_array_equal(np.asarray(trained(model["weights"], batches, 6)), np.asarray(expected))
     batches.close()
     assert set(threading.enumerate()) <= threads, "Orbax's threads end with `close`"
-    assert [path.name for path in (tmp_path / "run" / "7" / "data").iterdir() if path.suffix != ".txt"] == ["metadata"]
+    assert [path.name for path in (tmp_path / "run" / "7" / "data").iterdir() if path.suffix != ".txt"] == [
+        "state.json"
+    ]
 
 
 def test_restoring_keeps_the_sharding_asked_for(tmp_path: Path, batches: TokenBatches) -> None:
@@ -117,8 +119,9 @@ def test_an_unfinished_checkpoint_is_not_the_latest(tmp_path: Path, batches: Tok
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("", FormatError, "run/1/data: the data state cannot be read"),
-        ('{"version": 1, "next', FormatError, "run/1/data: the data state cannot be read"),
+        ("", FormatError, "run/1/data/state.json: the data state is damaged .*; restore an earlier step"),
+        ('{"version": 1, "next', FormatError, "run/1/data/state.json: the data state is damaged"),
+        ("\xff", FormatError, "run/1/data/state.json: the data state is damaged"),
         ("{}", FormatError, "the data state is {}, not a JSON object"),
         ('{"version": 2}', FormatError, "written by a newer Gristmill"),
     ],
@@ -130,6 +133,6 @@ def test_a_damaged_data_state_is_named(
     with Checkpoints(tmp_path / "run") as checkpoints:
         checkpoints.save(1, model, batches)
         checkpoints.wait()
-        (tmp_path / "run" / "1" / "data" / "metadata").write_text(text)
+        (tmp_path / "run" / "1" / "data" / "state.json").write_text(text, "latin-1")
         with pytest.raises(error, match=message):
             checkpoints.restore(model, batches)
