@@ -30,8 +30,8 @@ class DocumentDataset(IndexedDataset):
             FormatError: the pair is damaged, or a document is longer than the order's int32 lengths can say.
         """
         super().__init__(prefix, check=check, files=files)
-        edges = np.append(self.pointers // self.dtype.itemsize, self.num_tokens)
-        starts = edges[self.document_indices]
+        edges = np.append(np.asarray(self.pointers) // self.dtype.itemsize, self.num_tokens)
+        starts = edges[np.asarray(self.document_indices)]
         lengths = np.diff(starts)
         if len(lengths) and int(lengths.max()) > _LONGEST:
             number = int(np.argmax(lengths))

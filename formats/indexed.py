@@ -10,7 +10,7 @@ import mmap
 import os
 import struct
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -194,19 +194,24 @@ class IndexedDataset:
             if self._files.dtype.itemsize != self.dtype.itemsize:
                 raise FormatError(f"{index}: is for {self.dtype} tokens, so it does not fit {self._files.dtype} ones")
             self.dtype = self._files.dtype
-        self.lengths = np.frombuffer(data, "<i4", sequences, HEADER_BYTES)
-        self.pointers = np.frombuffer(data, "<i8", sequences, HEADER_BYTES + 4 * sequences)
-        self.document_indices = np.frombuffer(data, "<i8", documents + 1, HEADER_BYTES + 12 * sequences)
+        self.lengths = self._entries(data, "<i4", sequences, HEADER_BYTES)
+        self.pointers = self._entries(data, "<i8", sequences, HEADER_BYTES + 4 * sequences)
+        self.document_indices = self._entries(data, "<i8", documents + 1, HEADER_BYTES + 12 * sequences)
         size = file_size(tokens)
         self.num_tokens = size // self.dtype.itemsize
         self._check_ends(index, tokens, size)
         if check == "full":
             self._check_all(index)
-        self._tokens: _Tokens = (
-            _MappedTokens(tokens, self.dtype) if is_local(tokens) else _RangedTokens(tokens, self.dtype)
-        )
+        self._tokens = self._open_tokens(tokens)
 
-    def _open_index(self, index: str | bytes) -> mmap.mmap | bytes:
+    def _open_tokens(self, path: str) -> _Tokens:
+        """What reads the tokens; another way of reading files puts its own here, and in the next two."""
+        return _MappedTokens(path, self.dtype) if is_local(path) else _RangedTokens(path, self.dtype)
+
+    def _entries(self, data: Any, dtype: str, count: int, offset: int) -> Any:
+        return np.frombuffer(data, dtype, count, offset)
+
+    def _open_index(self, index: str | bytes) -> Any:
         if isinstance(index, bytes):
             return index
         if not is_local(index):

@@ -3,19 +3,33 @@
 `compiled` releases the GIL and stores machine code on disk: beside the source, in the user's cache folder when the
 install is read-only, or where `NUMBA_CACHE_DIR` says. With no writable place at all it compiles anew in each process,
 which costs a second or two at the first batch instead of an error at import. The raw-memory functions exist because one
-call must reach hundreds of mapped files: addresses go in as numbers, and the caller keeps the maps open meanwhile.
+call must reach hundreds of mapped files: addresses go in as numbers, and the caller keeps the maps open meanwhile. The
+two calls of the operating system are here for the same reason: one release of the GIL for all reads of a batch.
 """
 # ruff: noqa: ARG001 - Numba takes the parameters of an intrinsic from its names and passes all of them
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["compiled", "copy_bytes", "load16", "load32", "load64", "load8", "store32"]
+__all__ = [
+    "compiled",
+    "copy_bytes",
+    "file_bytes",
+    "load16",
+    "load32",
+    "load64",
+    "load8",
+    "prefetch",
+    "read_at",
+    "store32",
+]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Typed = tuple[Any, Callable[[Any, Any, Any, Any], Any]]
@@ -88,3 +102,51 @@ def copy_bytes(typing_context: Any, target: Any, source: Any, count: Any) -> _Ty
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
+
+
+@_as_intrinsic
+def prefetch(typing_context: Any, address: Any) -> _Typed:
+    """Asks the processor to bring the cache line of an address (int64); never faults, whatever the address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
+        function = builder.module.declare_intrinsic("llvm.prefetch", (cgutils.voidptr_t,), kind)
+        pointer = builder.inttoptr(arguments[0], cgutils.voidptr_t)
+        builder.call(function, [pointer, word(0), word(3), word(1)])  # to read, kept near, data
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@_as_intrinsic
+def file_bytes(typing_context: Any, descriptor: Any) -> _Typed:
+    """Bytes of an open file by its descriptor (int64), as int64; -1 where it cannot be told. Moves its position."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word, long = ir.IntType(32), ir.IntType(64)
+        kind = ir.FunctionType(long, [word, long, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "lseek")
+        return builder.call(function, [builder.trunc(arguments[0], word), long(0), word(os.SEEK_END)])
+
+    return types.int64(types.int64), generate
+
+
+@_as_intrinsic
+def read_at(typing_context: Any, descriptor: Any, ranges: Any, count: Any, start: Any) -> _Typed:
+    """Reads a file from byte `start` into memory ranges, one after the other, by one `preadv`.
+
+    `ranges` is the address of `count` pairs of address and length, at most 1,024; all int64. The bytes read, which may
+    be fewer, or -1.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word, long = ir.IntType(32), ir.IntType(64)
+        kind = ir.FunctionType(long, [word, cgutils.voidptr_t, word, long])
+        function = cgutils.get_or_insert_function(builder.module, kind, "preadv")
+        pointer = builder.inttoptr(arguments[1], cgutils.voidptr_t)
+        return builder.call(
+            function, [builder.trunc(arguments[0], word), pointer, builder.trunc(arguments[2], word), arguments[3]]
+        )
+
+    return types.int64(types.int64, types.int64, types.int64, types.int64), generate

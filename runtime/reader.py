@@ -6,86 +6,32 @@ vectorised NumPy and is the definition; `RowReader.read` does it in compiled cod
 index of any size costs nothing to open: only the entries of the rows asked for are ever touched.
 """
 
+import os.path
+import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gristmill.formats.blend import Blend
 from gristmill.formats.errors import FormatError
 from gristmill.formats.indexed import IndexedDataset
-from gristmill.formats.indices import MemberIndices
 from gristmill.formats.storage import is_local
-from gristmill.runtime.gather import NEW, gather
-from gristmill.runtime.shards import Shard, ShardPool, address_of
+from gristmill.runtime.arrays import file_of
+from gristmill.runtime.backends import Backend, backend_of, check_backend
+from gristmill.runtime.copies import spread_tokens
+from gristmill.runtime.gather import FIRST_MEMBER, LOOKING, OPENING, gather
+from gristmill.runtime.metrics import ReadCounts
+from gristmill.runtime.pieces import Pieces, piece_starts
+from gristmill.runtime.ranged import RangedDataset
+from gristmill.runtime.row_index import Member, RowIndex
+from gristmill.runtime.shards import CODE, ShardPool
+from gristmill.runtime.walk import RowWalk
 
-__all__ = ["Member", "Pieces", "RowIndex", "RowReader"]
+__all__ = ["Member", "RowIndex", "RowReader"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One source of a stream.
-
-    Attributes:
-        source: its name.
-        shards: its shards; their sequences are numbered through in this order.
-        indices: document, sample and shuffle index over those numbers.
-    """
-
-    source: str
-    shards: tuple[Shard, ...]
-    indices: MemberIndices
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowIndex:
-    """Everything that decides which tokens a row holds.
-
-    Attributes:
-        members: the sources, as the blend numbers them.
-        dataset_index: int16 [>= rows], the member of each row; None for a single member.
-        dataset_sample_index: int64 [>= rows], the sample of each row there; None for a single member.
-        rows: number of rows, N.
-        sequence_length: L.
-        extra: 1 when a row holds L + 1 tokens, 0 when it holds L.
-        more: the two arrays of a blend go on in these, where more rows are wanted than are stored; or None.
-    """
-
-    members: tuple[Member, ...]
-    dataset_index: NDArray[np.int16] | None
-    dataset_sample_index: NDArray[np.int64] | None
-    rows: int
-    sequence_length: int
-    extra: int
-    more: Blend | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pieces:
-    """The token ranges that rows are made of, in the order of the rows and from left to right; none is empty.
-
-    Attributes:
-        row: int64 [P], place of the row among those asked for.
-        column: int64 [P], first token of the row that the piece fills.
-        member: int64 [P], number of the member.
-        shard: int64 [P], number of the shard in the reader's `shards`.
-        sequence: int64 [P], number of the sequence in its shard.
-        offset: int64 [P], first token of the sequence that is taken.
-        count: int64 [P], tokens taken.
-    """
-
-    row: NDArray[np.int64]
-    column: NDArray[np.int64]
-    member: NDArray[np.int64]
-    shard: NDArray[np.int64]
-    sequence: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    count: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.row)
+_NO_STARTS = np.zeros((0, 0), np.bool_)
+_AT_FIRST = np.array([LOOKING, 0, 0])
 
 
 class RowReader:
@@ -95,6 +41,7 @@ class RowReader:
         index: what decides the rows.
         shards: the shards of all members, member after member.
         dtype: of the rows read: uint16 when every shard holds uint16, else int32.
+        counts: what has been read so far.
     """
 
     def __init__(
@@ -103,6 +50,7 @@ class RowReader:
         *,
         index: RowIndex | None = None,
         max_open_shards: int | None = None,
+        backend: Backend = "auto",
     ) -> None:
         """Opens the index; shards are opened when a row first needs them.
 
@@ -110,53 +58,28 @@ class RowReader:
             open_index: opens the index; pickled in place of everything else, so it should hold paths and keys only.
             index: what `open_index` gives, where it is at hand already.
             max_open_shards: how many shards are kept open; None takes `gristmill.runtime.shards.default_open_limit`.
+            backend: how local files are read: ``mmap`` through maps, ``pread`` by ranged reads alone, ``auto`` as the
+                file system of each asks for; see `gristmill.runtime.backends`.
 
         Raises:
             GristmillError: whatever `open_index` finds wrong.
-            SettingsError: `max_open_shards` is below 1.
+            SettingsError: `max_open_shards` is below 1, or `backend` is none of the three.
         """
         self._open_index = open_index
         self._max_open_shards = max_open_shards
+        self._backend = check_backend(backend)
         self.index = open_index() if index is None else index
         self.shards = tuple(shard for member in self.index.members for shard in member.shards)
         self.dtype: np.dtype[np.uint16 | np.int32] = np.dtype(np.int32)
         if all(shard.dtype == "uint16" for shard in self.shards):
             self.dtype = np.dtype(np.uint16)
-        self._pool = ShardPool(self.shards, max_open_shards)
-        self._compiled = all(is_local(shard.prefix) for shard in self.shards)
-        self._first_shard = np.zeros(len(self.index.members), np.int64)
-        self._make_tables()
-
-    def _make_tables(self) -> None:
-        rows: list[tuple[int, ...]] = []
-        starts: list[NDArray[np.int64]] = []
-        first = 0
-        for number, member in enumerate(self.index.members):
-            indices = member.indices
-            for array in (indices.document_index, indices.sample_index, indices.shuffle_index):
-                if not array.flags.c_contiguous or array.itemsize not in {4, 8}:
-                    raise FormatError(f"source {member.source!r}: an index is no plain array of int32 or int64")
-            self._first_shard[number] = first
-            rows.append(
-                (
-                    address_of(indices.document_index),
-                    len(indices.document_index),
-                    address_of(indices.sample_index),
-                    indices.sample_index.itemsize,
-                    address_of(indices.shuffle_index),
-                    indices.shuffle_index.itemsize,
-                    len(indices.shuffle_index),
-                    first,
-                    len(member.shards),
-                    len(indices.sample_index) - 1,
-                )
-            )
-            counts = [shard.sequences for shard in member.shards]
-            starts.append(np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]))
-            first += len(member.shards)
-        self._member_table = np.array(rows, np.int64)
-        self._starts = starts
-        self._all_starts = np.concatenate(starts)
+        self._pool = ShardPool(self.shards, max_open_shards, self._backend)
+        self._walk = RowWalk(self.index, self._backend)
+        self._compiled = self._walk.mapped and all(
+            is_local(shard.prefix) and backend_of(shard.parts[0], self._backend) == "mmap" for shard in self.shards
+        )
+        self._reading: dict[int, tuple[NDArray[np.int64], float]] = {}  # by thread: what the gather is at, since when
+        self.counts = ReadCounts()
 
     @property
     def width(self) -> int:
@@ -172,7 +95,7 @@ class RowReader:
         return self.index.rows
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_reopen, (self._open_index, self._max_open_shards))
+        return (_reopen, (self._open_index, self._max_open_shards, self._backend))
 
     def read(self, rows: ArrayLike) -> NDArray[np.uint16 | np.int32]:
         """Tokens of rows, in the order given.
@@ -189,12 +112,44 @@ class RowReader:
             CorpusError: a shard is not the one that the index was made for.
             StorageError: a file cannot be read.
         """
-        if not self._compiled:
-            return self.read_numpy(rows)
-        members, samples = self._locate(rows)
+        return self._read(rows, _NO_STARTS)
+
+    def read_documents(self, rows: ArrayLike) -> tuple[NDArray[np.uint16 | np.int32], NDArray[np.bool_]]:
+        """Tokens of rows, and where each goes on with another entry of the document index.
+
+        Args:
+            rows: as for `read`, which says what is raised.
+
+        Returns:
+            tokens: [R, width] of `dtype`, always fresh.
+            starts: bool [R, width], see `gristmill.runtime.pieces.piece_starts`.
+        """
+        starts = np.zeros((np.size(rows), self.width), bool)
+        return self._read(rows, starts), starts
+
+    def _read(self, rows: ArrayLike, starts: NDArray[np.bool_]) -> NDArray[np.uint16 | np.int32]:
+        """`read`; fills `starts` unless it has no rows."""
+        self._walk.require_whole()
+        at = _AT_FIRST.copy()
+        thread = threading.get_ident()
+        self._reading[thread] = (at, time.monotonic())
+        try:
+            if self._compiled:
+                return self._gather(rows, starts, at)
+            pieces = self.pieces(rows)
+            if starts.size:
+                starts[:] = piece_starts(pieces, *starts.shape)
+            return self._copy(pieces, np.size(rows))
+        finally:
+            del self._reading[thread]
+            self.counts.add(bytes_read=int(at[2]), shard_hits=int(at[1]))
+
+    def _gather(
+        self, rows: ArrayLike, starts: NDArray[np.bool_], at: NDArray[np.int64]
+    ) -> NDArray[np.uint16 | np.int32]:
+        members, samples = self._walk.locate(rows)
         out = np.empty((len(members), self.width), self.dtype)
-        progress = np.zeros((len(members), 2), np.int64)
-        progress[:, 0] = NEW
+        progress = np.zeros((len(members), 2), np.int64)  # NEW
         wanted = np.empty(min(len(self.shards), self._pool.limit), np.int64)
         lease = self._pool.enter()
         try:
@@ -202,39 +157,95 @@ class RowReader:
                 missing = gather(
                     members,
                     samples,
-                    self._member_table,
-                    self._all_starts,
+                    self._walk.table,
+                    self._walk.shard_starts,
                     self._pool.table,
                     self._pool.stamps,
                     lease,
                     self.index.extra,
                     out,
+                    starts,
                     progress,
                     wanted,
+                    at,
                 )
                 if missing == 0:
                     return out
                 if missing < 0:
                     break
+                at[0] = OPENING
                 lease = self._pool.open(lease, wanted[:missing])
         finally:
             self._pool.leave(lease)
         row = int(np.asarray(rows)[-1 - missing])
+        self._pool.require_whole()
         self.read_numpy([row])
         raise FormatError(f"row {row}: the indices or shards changed while they were read")
 
     def read_numpy(self, rows: ArrayLike) -> NDArray[np.uint16 | np.int32]:
         """`read` in NumPy, one copy per piece: the definition, and the way for shards on an object store."""
-        pieces = self.pieces(rows)
-        out = np.empty((np.size(rows), self.width), self.dtype)
+        return self._copy(self.pieces(rows), np.size(rows))
+
+    def _copy(self, pieces: Pieces, rows: int) -> NDArray[np.uint16 | np.int32]:
+        out = np.empty((rows, self.width), self.dtype)
         for number, dataset in self._datasets(np.unique(pieces.shard)):
-            for piece in np.flatnonzero(pieces.shard == number):
+            here = np.flatnonzero(pieces.shard == number)
+            if isinstance(dataset, RangedDataset):
+                self._copy_ranges(dataset, number, pieces, here, out)
+                continue
+            for piece in here:
                 row, column, count = pieces.row[piece], pieces.column[piece], int(pieces.count[piece])
                 tokens = dataset.get(int(pieces.sequence[piece]), int(pieces.offset[piece]), count)
                 if not np.can_cast(tokens.dtype, self.dtype):
                     _check_fits(dataset.prefix, tokens)
                 out[row, column : column + count] = tokens
+                self.counts.add(bytes_read=tokens.nbytes)
         return out
+
+    def _copy_ranges(
+        self,
+        dataset: RangedDataset,
+        number: int,
+        pieces: Pieces,
+        here: NDArray[np.intp],
+        out: NDArray[np.uint16 | np.int32],
+    ) -> None:
+        """All pieces of one shard, in as few reads as their places allow."""
+        starts = dataset.pointers[pieces.sequence[here]] // dataset.dtype.itemsize + pieces.offset[here]
+        counts = pieces.count[here]
+        places = pieces.row[here] * self.width + pieces.column[here]
+        flat = out.reshape(-1)
+        if dataset.dtype == out.dtype:
+            bytes_read = dataset.read_into(starts, counts, places, flat)
+        else:
+            tokens = np.empty(int(counts.sum()), dataset.dtype)
+            bytes_read = dataset.read_into(starts, counts, np.cumsum(counts) - counts, tokens)
+            if not np.can_cast(tokens.dtype, self.dtype):
+                _check_fits(dataset.prefix, tokens)
+            spread_tokens(tokens, int(self._pool.table[number, CODE]), counts, places, flat)
+        self.counts.add(bytes_read=bytes_read)
+
+    def waiting_on(self) -> list[tuple[str, float]]:
+        """What the reads that are under way are at, in words that name the file, and for how many seconds each goes on.
+
+        For messages about a read that does not come back; cheap, and safe to call from any thread.
+        """
+        found = []
+        for at, since in list(self._reading.values()):
+            place, opening = int(at[0]), self._pool.opening
+            if place == OPENING and opening is not None:
+                what = f"opening {self.shards[opening].prefix}"
+            elif place >= 0:
+                what = f"reading {self.shards[place].parts[0]}"
+            elif place in {OPENING, LOOKING}:
+                what = "looking up rows in the blend"
+            else:
+                member = self.index.members[FIRST_MEMBER - place]
+                file = file_of(member.indices.document_index)
+                where = "in memory" if file is None else f"in {os.path.dirname(file.path)}"
+                what = f"reading the indices of {member.source!r} {where}"
+            found.append((what, time.monotonic() - since))
+        return found
 
     def pieces(self, rows: ArrayLike) -> Pieces:
         """Where the tokens of rows lie.
@@ -248,13 +259,15 @@ class RowReader:
             CorpusError: a shard is not the one that the index was made for.
             StorageError: a file cannot be read.
         """
-        members, samples = self._locate(rows)
-        walked = [self._walk(int(number), np.flatnonzero(members == number), samples) for number in np.unique(members)]
+        members, samples = self._walk.locate(rows)
+        walked = [
+            self._walk.entries(int(number), np.flatnonzero(members == number), samples) for number in np.unique(members)
+        ]
         empty = np.empty((6, 0), np.int64)
         table = np.concatenate([empty, *walked], axis=1)
         table = table[:, np.argsort(table[0], kind="stable")]
         row, member, shard, sequence, first, last = table
-        for number, dataset in self._datasets(np.unique(shard)):
+        for number, dataset in self._datasets(np.unique(shard), counted=True):
             here = shard == number
             length = dataset.lengths[sequence[here]].astype(np.int64)
             last[here] = np.where(last[here] < 0, length, last[here])
@@ -304,72 +317,19 @@ class RowReader:
             start[here] += (dataset.pointers[sequence] - dataset.pointers[opening]) // dataset.dtype.itemsize
         return document, start
 
-    def _locate(self, rows: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Member and sample of each row."""
-        numbers = np.asarray(rows)
-        if numbers.ndim != 1 or (numbers.size and not np.issubdtype(numbers.dtype, np.integer)):
-            raise IndexError(f"rows are {numbers.dtype} of shape {numbers.shape}; the rule is a list of integers")
-        numbers = numbers.astype(np.int64)
-        if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
-            bad = int(numbers[np.argmax((numbers < 0) | (numbers >= len(self)))])
-            raise IndexError(f"row {bad} does not exist; the stream has {len(self)} rows, 0 to {len(self) - 1}")
-        if self.index.dataset_index is None or self.index.dataset_sample_index is None:
-            return np.zeros(len(numbers), np.int64), numbers
-        more = self.index.more
-        members = _taken(self.index.dataset_index, None if more is None else more[0], numbers)
-        if members.size and not 0 <= int(members.min()) <= int(members.max()) < len(self.index.members):
-            raise FormatError(
-                f"the blend names member {int(members.max())}, but there are {len(self.index.members)}: damaged; build "
-                "the indices again"
-            )
-        return members, _taken(self.index.dataset_sample_index, None if more is None else more[1], numbers)
-
-    def _walk(self, number: int, rows: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The entries of the document index that rows of one member touch.
-
-        Returns:
-            int64 [6, E]: row, member, shard, sequence in the shard, first token, and one past the last token or -1
-            where the piece runs to the end of its sequence.
-        """
-        member = self.index.members[number]
-        indices = member.indices
-        wrong = FormatError(
-            f"source {member.source!r}: the indices contradict each other: damaged; build the indices again"
-        )
-        sample = samples[rows]
-        count = len(indices.shuffle_index)
-        if int(sample.max(initial=0)) >= count or int(sample.min(initial=0)) < 0:
-            raise wrong
-        place = indices.shuffle_index[sample].astype(np.int64)
-        if int(place.max(initial=0)) >= len(indices.sample_index) - 1 or int(place.min(initial=0)) < 0:
-            raise wrong
-        begin = indices.sample_index[place].astype(np.int64)
-        end = indices.sample_index[place + 1].astype(np.int64)
-        entries = end[:, 0] - begin[:, 0] + 1
-        if (entries < 1).any() or (begin[:, 0] < 0).any() or (end[:, 0] >= len(indices.document_index)).any():
-            raise wrong
-        stops = np.cumsum(entries)
-        which = np.repeat(np.arange(len(rows)), entries)
-        within = np.arange(len(which)) - (stops - entries)[which]
-        sequence = indices.document_index[begin[which, 0] + within].astype(np.int64)
-        starts = self._starts[number]
-        if int(sequence.min(initial=0)) < 0 or int(sequence.max(initial=0)) >= starts[-1]:
-            raise wrong
-        shard = np.searchsorted(starts, sequence, side="right") - 1
-        first = np.where(within == 0, begin[which, 1], 0)
-        last = np.where(within == entries[which] - 1, end[which, 1] + self.index.extra, -1)
-        member_numbers = np.full(len(which), number)
-        return np.stack(
-            [rows[which], member_numbers, self._first_shard[number] + shard, sequence - starts[shard], first, last]
-        )
-
-    def _datasets(self, numbers: NDArray[np.int64]) -> Iterator[tuple[int, IndexedDataset]]:
+    def _datasets(self, numbers: NDArray[np.int64], *, counted: bool = False) -> Iterator[tuple[int, IndexedDataset]]:
         """Each of the shards, open while it is being looked at."""
+        at, _ = self._reading.get(threading.get_ident(), (np.zeros(3, np.int64), 0.0))
         lease = self._pool.enter()
         try:
             for number in numbers.tolist():
-                while (dataset := self._pool.dataset(number)) is None:
+                dataset = self._pool.dataset(number)
+                at[1] += counted and dataset is not None
+                while dataset is None:
+                    at[0] = OPENING
                     lease = self._pool.open(lease, [number])
+                    dataset = self._pool.dataset(number)
+                at[0] = number
                 yield number, dataset
         finally:
             self._pool.leave(lease)
@@ -379,21 +339,11 @@ class RowReader:
         self._pool.close()
 
 
-def _taken(stored: NDArray[Any], more: NDArray[Any] | None, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Entries of an array, or of what goes on behind it, as int64."""
-    if more is None:
-        return stored[rows].astype(np.int64)
-    behind = rows >= len(stored)
-    found = np.empty(len(rows), np.int64)
-    found[~behind], found[behind] = stored[rows[~behind]], more[rows[behind] - len(stored)]
-    return found
-
-
 def _check_fits(prefix: str, tokens: NDArray[np.integer]) -> None:
     most = max(int(tokens.max()), -int(tokens.min()))
     if most > np.iinfo(np.int32).max:
         raise FormatError(f"{prefix}: a token of {most} (or its negative) does not fit the stream's int32")
 
 
-def _reopen(open_index: Callable[[], RowIndex], max_open_shards: int | None) -> RowReader:
-    return RowReader(open_index, max_open_shards=max_open_shards)
+def _reopen(open_index: Callable[[], RowIndex], max_open_shards: int | None, backend: Backend) -> RowReader:
+    return RowReader(open_index, max_open_shards=max_open_shards, backend=backend)
