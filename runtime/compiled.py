@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -30,6 +29,8 @@ __all__ = [
     "read_at",
     "store32",
 ]
+
+_ir = cgutils.ir  # types of LLVM's language
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Typed = tuple[Any, Callable[[Any, Any, Any, Any], Any]]
@@ -109,8 +110,8 @@ def prefetch(typing_context: Any, address: Any) -> _Typed:
     """Asks the processor to bring the cache line of an address (int64); never faults, whatever the address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
+        word = _ir.IntType(32)
+        kind = _ir.FunctionType(_ir.VoidType(), [cgutils.voidptr_t, word, word, word])
         function = builder.module.declare_intrinsic("llvm.prefetch", (cgutils.voidptr_t,), kind)
         pointer = builder.inttoptr(arguments[0], cgutils.voidptr_t)
         builder.call(function, [pointer, word(0), word(3), word(1)])  # to read, kept near, data
@@ -124,8 +125,8 @@ def file_bytes(typing_context: Any, descriptor: Any) -> _Typed:
     """Bytes of an open file by its descriptor (int64), as int64; -1 where it cannot be told. Moves its position."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word, long = ir.IntType(32), ir.IntType(64)
-        kind = ir.FunctionType(long, [word, long, word])
+        word, long = _ir.IntType(32), _ir.IntType(64)
+        kind = _ir.FunctionType(long, [word, long, word])
         function = cgutils.get_or_insert_function(builder.module, kind, "lseek")
         return builder.call(function, [builder.trunc(arguments[0], word), long(0), word(os.SEEK_END)])
 
@@ -141,8 +142,8 @@ def read_at(typing_context: Any, descriptor: Any, ranges: Any, count: Any, start
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word, long = ir.IntType(32), ir.IntType(64)
-        kind = ir.FunctionType(long, [word, cgutils.voidptr_t, word, long])
+        word, long = _ir.IntType(32), _ir.IntType(64)
+        kind = _ir.FunctionType(long, [word, cgutils.voidptr_t, word, long])
         function = cgutils.get_or_insert_function(builder.module, kind, "preadv")
         pointer = builder.inttoptr(arguments[1], cgutils.voidptr_t)
         return builder.call(
