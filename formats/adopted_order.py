@@ -10,9 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gristmill.formats.adopted_blend import blend_of_members
 from gristmill.formats.adopted_plan import OrderPlan
 from gristmill.formats.blend_store import BlendRequest
@@ -25,8 +22,8 @@ from gristmill.formats.index_blend import BlendIndices, BlendReport, taking_part
 from gristmill.formats.index_member import MemberReport, build_member, member_epochs, write_member
 from gristmill.formats.index_order import IndexSet, SplitOrder
 from gristmill.formats.index_plan import LeftOut, MemberPlan
-from gristmill.formats.indices import EpochPlan, MemberIndices
-from gristmill.formats.member_store import load_member, member_facts, member_prefix, save_member
+from gristmill.formats.indices import EpochPlan, Lengths, MemberIndices
+from gristmill.formats.member_store import build_stored, load_member, member_facts, member_prefix
 from gristmill.formats.storage import base_name
 from gristmill.formats.token_shards import shard_lengths, tokens_in_range
 
@@ -39,7 +36,7 @@ __all__ = [
     "StoredMember",
 ]
 
-_Lengths = Callable[[], NDArray[np.int32]]
+_Lengths = Callable[[], Lengths]
 _Listing = Callable[[str, str], list[ForeignIndex]]
 
 
@@ -175,7 +172,7 @@ def member_of(
         UserWarning: stored indices are damaged, foreign ones do not fit, or new ones cannot be written.
     """
     source = plan.sources[member.place]
-    lengths = cache(partial(shard_lengths, source.shards))
+    lengths = partial(shard_lengths, source.shards)
     tokens = tokens_in_range(source.shards, member.start, member.end)
     if tokens == 0 or member_epochs(member, tokens).samples == 0:
         empty = build_member(member, lengths())  # refuses, or gives a member without samples,
@@ -189,10 +186,10 @@ def member_of(
             found = _foreign(folder, member, tokens, source, lengths, listing, must=caches.foreign == "require")
     elif caches.foreign == "require":
         raise CorpusError(f"{source.id}: stored indices are required, but no cache folder is named; give cache_dir")
+    if found is None and caches.write and folder is not None:
+        found = _kept(folder, member, epochs, source, lengths)
     if found is None:
-        built = build_member(member, lengths())
-        found = _kept(folder, member, source, built) if caches.write and folder is not None else None
-        found = found or ("", built)
+        found = "", build_member(member, lengths)
     prefix, indices = found
     return BuiltMember(
         report=_report(member, epochs),
@@ -222,7 +219,7 @@ def store_member(folder: str, source: DataSource, member: MemberPlan) -> MemberR
     except FormatError:  # cut short or damaged: written anew
         found = None
     if found is None:
-        save_member(folder, member, source.member_source, build_member(member, shard_lengths(source.shards)))
+        build_stored(folder, member, epochs, source.member_source, partial(shard_lengths, source.shards))
     return _report(member, epochs)
 
 
@@ -278,13 +275,11 @@ def _foreign(
 
 
 def _kept(
-    folder: str, member: MemberPlan, source: DataSource, indices: MemberIndices
-) -> tuple[str, MemberIndices] | None:
-    """Writes indices and maps what was written; None where they cannot be kept."""
-    try:
-        save_member(folder, member, source.member_source, indices)
-        found = load_member(folder, member, indices.plan, source.member_source)
-    except (FormatError, StorageError) as error:
+    folder: str, member: MemberPlan, epochs: EpochPlan, source: DataSource, lengths: _Lengths
+) -> tuple[str, MemberIndices]:
+    """Builds indices into a folder; with an empty prefix where they could not be written."""
+    built, error = build_stored(folder, member, epochs, source.member_source, lengths, required=False)
+    if error is not None:
         warn_unwritten(f"{source.id}: indices", error, "cache_dir")
-        return None
-    return None if found is None else (_own_prefix(folder, member, indices.plan, source), found)
+        return "", built
+    return _own_prefix(folder, member, epochs, source), built

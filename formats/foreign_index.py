@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gristmill.formats.errors import FormatError, GristmillError, StorageError
 from gristmill.formats.index_member import member_epochs
 from gristmill.formats.index_plan import MemberPlan
-from gristmill.formats.indices import EpochPlan, MemberIndices, plan_epochs
+from gristmill.formats.indices import EpochPlan, Lengths, MemberIndices, plan_epochs
 from gristmill.formats.member_store import INDICES, index_layout, refuse_ends
 from gristmill.formats.storage import base_name, exists, is_local, list_files, local_path, read_bytes
 
@@ -103,7 +103,7 @@ def use_foreign_index(
     plan: MemberPlan,
     tokens: int,
     names: Sequence[str],
-    lengths: Callable[[], NDArray[np.int32]],
+    lengths: Callable[[], Lengths],
 ) -> tuple[tuple[ForeignIndex, MemberIndices] | None, list[str]]:
     """The first of some foreign indices that fits a member.
 
@@ -131,9 +131,7 @@ def use_foreign_index(
     return None, reasons
 
 
-def _checked(
-    found: ForeignIndex, plan: MemberPlan, epochs: EpochPlan, lengths: Callable[[], NDArray[np.int32]]
-) -> MemberIndices:
+def _checked(found: ForeignIndex, plan: MemberPlan, epochs: EpochPlan, lengths: Callable[[], Lengths]) -> MemberIndices:
     told = plan_epochs(
         tokens=epochs.tokens,
         sequence_length=epochs.sequence_length,
@@ -202,7 +200,7 @@ def open_foreign_array(path: str) -> NDArray[Any]:
     return array if array.dtype.isnative and array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
-def _check_spans(prefix: str, indices: MemberIndices, lengths: NDArray[np.int32], plan: MemberPlan) -> None:
+def _check_spans(prefix: str, indices: MemberIndices, lengths: Lengths, plan: MemberPlan) -> None:
     """Whether samples at equal distances, the first and the last among them, lie in their sequences and span L."""
     documents, rows, epochs = indices.document_index, indices.sample_index, indices.plan
     wrong = FormatError(

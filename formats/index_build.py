@@ -1,38 +1,44 @@
 """Builds an index set for a prepared corpus, in this process.
 
 The preparation pipeline builds the same members as separate work items; this is for one more set beside those a corpus
-has, for another sequence length or seed. Members are built one after the other, which bounds memory by the largest.
+has, for another sequence length or seed. Both go through `index_member`, which leaves a receipt for each member, so a
+build that was stopped goes on where it stopped, whichever of the two began it.
 """
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-import numpy as np
-
-from gristmill.formats.errors import CorpusError
+from gristmill.formats.errors import CorpusError, SettingsError
+from gristmill.formats.fingerprint import digest
 from gristmill.formats.index_forecast import check_forecast, forecast_index, range_tokens
+from gristmill.formats.index_member import make_member
 from gristmill.formats.index_set import (
     SET_NAME,
     IndexSet,
     IndexSettings,
     MemberPlan,
+    MemberReport,
     MemberSource,
     build_blend,
-    build_member,
     commit_set,
+    parse_member_report,
     plan_members,
     read_set,
     set_path,
     write_blend,
-    write_member,
 )
 from gristmill.formats.index_sources import index_sources
 from gristmill.formats.indexed import IndexedDataset
 from gristmill.formats.indices import Lengths
 from gristmill.formats.manifest import Manifest
+from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
 from gristmill.formats.split import SPLITS
-from gristmill.formats.storage import exists, join
+from gristmill.formats.storage import base_name, exists, join, relative_to
+from gristmill.formats.token_shards import joined_lengths
 
-__all__ = ["build_index_set", "source_lengths"]
+__all__ = ["build_index_set", "index_member", "source_lengths"]
 
 
 def source_lengths(corpus: str, source: MemberSource) -> Lengths:
@@ -42,37 +48,73 @@ def source_lengths(corpus: str, source: MemberSource) -> Lengths:
         CorpusError: a shard holds another number of sequences than recorded.
         FormatError: a shard is damaged.
     """
-    lengths: Lengths = np.empty(source.sequences, np.uint16)
-    position = 0
+    return joined_lengths(source.sequences, _pairs(corpus, source))
+
+
+def _pairs(corpus: str, source: MemberSource) -> Iterator[IndexedDataset]:
     for shard in source.shards:
         pair = IndexedDataset(join(corpus, shard.path))
         if len(pair) != shard.sequences:
             raise CorpusError(f"{pair.prefix}: {len(pair)} sequences, but {shard.sequences} are recorded for it")
-        if lengths.dtype == np.uint16 and int(pair.lengths.max(initial=0)) > np.iinfo(np.uint16).max:
-            lengths = lengths.astype(np.int32)
-        lengths[position : position + len(pair)] = pair.lengths
-        position += len(pair)
-        pair.close()
-    return lengths
+        yield pair
+
+
+def index_member(corpus: str, set_folder: str, plan: MemberPlan, source: MemberSource) -> MemberReport:
+    """Builds and writes the indices of one member of an index set, unless its receipt says that they are there.
+
+    Args:
+        corpus: folder or URL of the corpus.
+        set_folder: folder or URL of the index set in it.
+        plan: the member.
+        source: its data.
+
+    Raises:
+        CorpusError: a shard holds another number of sequences than recorded.
+        DataError: the member is too short for a sample.
+        FormatError: a shard is damaged.
+        StorageError: a file cannot be read or written.
+    """
+    name = base_name(set_folder)
+    receipt_path = item_receipt_path(corpus, "index", f"{name}/{plan.split}/{plan.source}")
+    item_digest = digest({"step": "index", "set": name, "plan": plan})
+    receipt = valid_receipt(corpus, receipt_path, item_digest)
+    if receipt is not None:
+        return parse_member_report(receipt.result)
+    report = make_member(set_folder, plan, partial(source_lengths, corpus, source))
+    below = relative_to(set_folder, corpus)
+    files = {f"{below}/{file}": facts for file, facts in report.files.items()}
+    write_receipt(receipt_path, Receipt(digest=item_digest, files=files, result=dataclasses.asdict(report)))
+    return report
 
 
 def build_index_set(
-    corpus: str, manifest: Manifest, settings: IndexSettings, say: Callable[[str], None] | None = None
+    corpus: str,
+    manifest: Manifest,
+    settings: IndexSettings,
+    say: Callable[[str], None] | None = None,
+    *,
+    workers: int = 1,
 ) -> IndexSet:
     """Builds the index set of a corpus for some settings, or gives the one that is there already.
+
+    Members that an earlier build finished are not built again.
 
     Args:
         corpus: folder or URL of the corpus.
         manifest: its manifest.
         settings: what the set is for.
         say: takes a line for each step; None stays silent.
+        workers: threads, each of which builds one member at a time. What takes long releases the interpreter lock, so
+            they run side by side; memory is that of the largest members built at the same time.
 
     Raises:
         SettingsError: the settings cannot be followed for these sources, or a member would get no sample or exceed its
-            `max_epochs`; found before anything is built.
+            `max_epochs`; found before anything is built. Or `workers` is below 1.
         DataError: a member is too short for a sample.
         StorageError: a file cannot be read or written.
     """
+    if workers < 1:
+        raise SettingsError(f"{workers} workers: at least 1 is needed")
     sources = index_sources(manifest.sources)
     folder = set_path(corpus, settings, sources)
     if exists(join(folder, SET_NAME)):
@@ -83,12 +125,18 @@ def build_index_set(
         return range_tokens(corpus, manifest.source(plan.source), token_bytes, plan.start, plan.end)
 
     check_forecast(forecast_index(settings, sources, tokens))
-    reports = []
-    for plan in plan_members(settings, sources):
-        report = write_member(folder, plan, build_member(plan, source_lengths(corpus, sources[plan.place])))
-        reports.append(report)
+
+    def build(plan: MemberPlan) -> MemberReport:
+        report = index_member(corpus, folder, plan, sources[plan.place])
         if say is not None:
             say(f"{plan.split} of {plan.source}: {report.rows:,} samples, {report.epochs} epochs")
+        return report
+
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="gristmill-index")
+    try:
+        reports = list(pool.map(build, plan_members(settings, sources)))
+    finally:
+        pool.shutdown(cancel_futures=True)
     blends = []
     for split in SPLITS:
         blend = build_blend(settings, split, [report for report in reports if report.split == split])

@@ -6,6 +6,9 @@ care whose the data are.
 """
 
 import argparse
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from gristmill.formats.adopted_command import add_data_arguments, run_input
 from gristmill.formats.errors import SettingsError
@@ -42,14 +45,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--from-sample", type=int, metavar="S", help="with --extend: where --weights begin to hold")
     parser.add_argument("--weights", metavar="ID=W,…", help="with --extend: weights of the sources from there on")
+    parser.add_argument(
+        "--max-workers",
+        type=int,
+        metavar="N",
+        help="sources of a corpus built at the same time (default: one per core)",
+    )
     add_data_arguments(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, working_on: Callable[[str], AbstractContextManager[None]] = nullcontext) -> int:
     """Builds the index set; returns the exit code.
+
+    Args:
+        arguments: as parsed.
+        working_on: keeps other runs off a corpus while this one writes into it.
 
     Raises:
         SettingsError: an option is missing or does not go with another.
+        CorpusError: another run is working on the corpus.
     """
     if arguments.input is not None:
         return _run_input(arguments)
@@ -60,8 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
             raise SettingsError(f"{option} goes with --input; a corpus says it itself")
     if arguments.granularity != "sequence" or not arguments.add_extra_token:
         raise SettingsError("--granularity and --add-extra-token go with --input")
-    manifest = read_manifest(arguments.corpus)
-    built = _build(arguments, manifest) if arguments.extend is None else _extend(arguments, manifest)
+    read_manifest(arguments.corpus)  # what is no corpus is not written into
+    with working_on(arguments.corpus):
+        manifest = read_manifest(arguments.corpus)
+        built = _build(arguments, manifest) if arguments.extend is None else _extend(arguments, manifest)
     print(f"{built.folder}: " + ", ".join(f"{order.split} {order.samples:,} samples" for order in built.orders))
     return 0
 
@@ -69,9 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_input(arguments: argparse.Namespace) -> int:
     if arguments.corpus is not None:
         raise SettingsError(f"{arguments.corpus}: a corpus and --input exclude each other")
-    for option in ("--extend", "--from-sample", "--weights"):
+    for option in ("--extend", "--from-sample", "--weights", "--max-workers"):
         if getattr(arguments, _name(option)) is not None:
-            raise SettingsError(f"{option} does not go with --input: only a corpus's index sets are extended")
+            raise SettingsError(f"{option} does not go with --input, which is one data set and has nothing to extend")
     return run_input(arguments, DEFAULT_SEED if arguments.seed is None else arguments.seed)
 
 
@@ -91,11 +107,13 @@ def _build(arguments: argparse.Namespace, manifest: Manifest) -> IndexSet:
         splits=DEFAULT_SPLITS if arguments.split is None else arguments.split,
         train=SplitRequest(samples=arguments.num_samples, epochs=arguments.num_epochs),
     )
-    return build_index_set(arguments.corpus, manifest, settings, print)
+    cores = len(os.sched_getaffinity(0))
+    workers = cores if arguments.max_workers is None else arguments.max_workers
+    return build_index_set(arguments.corpus, manifest, settings, print, workers=workers)
 
 
 def _extend(arguments: argparse.Namespace, manifest: Manifest) -> IndexSet:
-    for option in ("--seq-length", "--seed", "--split", "--num-epochs"):
+    for option in ("--seq-length", "--seed", "--split", "--num-epochs", "--max-workers"):
         if getattr(arguments, _name(option)) is not None:
             raise SettingsError(f"{option} does not go with --extend: an extension takes it from the set it extends")
     name = arguments.extend or manifest.index_set

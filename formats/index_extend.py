@@ -7,6 +7,7 @@ the other, and old arrays pass through memory in pieces.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from gristmill.formats.index_blend import (
 )
 from gristmill.formats.index_build import source_lengths
 from gristmill.formats.index_extension import Extension, KeptMember, plan_extension
-from gristmill.formats.index_member import Block, MemberReport, build_member, check_member, member_file, write_member
+from gristmill.formats.index_member import Block, MemberReport, check_member, make_member, member_file
 from gristmill.formats.index_order import OrderChange, member_value, order_fingerprint, order_history, weights_value
 from gristmill.formats.index_set import SET_NAME, IndexSet, commit_extension, read_set, set_path
 from gristmill.formats.index_sources import index_sources
@@ -85,8 +86,8 @@ def extend_index_set(
         reports.append(dataclasses.replace(report, place=member.plan.place, weight=member.plan.weight))
     joined = 1 + max(member.stored.joined for member in plan.kept)
     for new in plan.joining:
-        built = build_member(new, source_lengths(corpus, sources[new.source]))
-        reports.append(dataclasses.replace(write_member(folder, new, built), joined=joined))
+        report = make_member(folder, new, partial(source_lengths, corpus, sources[new.source]))
+        reports.append(dataclasses.replace(report, joined=joined))
     if say is not None:
         for number, report in enumerate(reports):
             say(_told(report, plan.kept[number] if number < len(plan.kept) else None))

@@ -5,7 +5,7 @@ are built in any order, on any machine, any number of times, and give the same b
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from gristmill.formats.errors import DataError, FormatError, SettingsError
 from gristmill.formats.index_plan import MemberPlan
+from gristmill.formats.index_writer import IndexWriter
 from gristmill.formats.indices import (
     EpochPlan,
+    KeepArray,
     Lengths,
     MemberIndices,
     build_indices,
@@ -31,6 +33,7 @@ __all__ = [
     "build_member",
     "check_member",
     "expected_report",
+    "make_member",
     "member_epochs",
     "member_file",
     "member_file_sizes",
@@ -118,12 +121,16 @@ def member_epochs(plan: MemberPlan, tokens: int) -> EpochPlan:
     )
 
 
-def build_member(plan: MemberPlan, lengths: Lengths) -> MemberIndices:
+def build_member(
+    plan: MemberPlan, lengths: Lengths | Callable[[], Lengths], keep: KeepArray | None = None
+) -> MemberIndices:
     """Builds the indices of a member.
 
     Args:
         plan: the member, from `plan_members`.
-        lengths: [plan.source_sequences] int32 or uint16 tokens of every sequence of the source, shard after shard.
+        lengths: [plan.source_sequences] int32 or uint16 tokens of every sequence of the source, shard after shard; or
+            what gives them, asked twice so that they are not held meanwhile.
+        keep: takes each index as soon as it is finished, see `build_indices`.
 
     Returns:
         The indices. A member that may be left out (one unweighted pass of validation or test) and is too short for
@@ -133,6 +140,18 @@ def build_member(plan: MemberPlan, lengths: Lengths) -> MemberIndices:
         DataError: the lengths are not those of the planned source; or a member that is needed has no tokens or too
             few for one sample.
         SettingsError: the member would be repeated more often than its `max_epochs`.
+    """
+    epochs = check_member(plan, _member_tokens(plan, lengths() if callable(lengths) else lengths))
+    if epochs.samples == 0:
+        return _without_samples(epochs)
+    return build_indices(lengths, plan.start, plan.end, epochs, plan.seed, keep)
+
+
+def _member_tokens(plan: MemberPlan, lengths: Lengths) -> int:
+    """Tokens of a member's sequences.
+
+    Raises:
+        DataError: the lengths are not those of the planned source.
     """
     name = f"{plan.split}: source {plan.source!r}"
     if lengths.ndim != 1 or len(lengths) != plan.source_sequences:
@@ -146,11 +165,7 @@ def build_member(plan: MemberPlan, lengths: Lengths) -> MemberIndices:
     if int(inside.min(initial=0)) < 0:
         bad = plan.start + int(np.argmin(inside))
         raise DataError(f"{name}: sequence {bad} has a length of {lengths[bad]} tokens; a length is never negative")
-    tokens = int(inside.sum(dtype=np.int64))
-    epochs = check_member(plan, tokens)
-    if epochs.samples == 0:
-        return _without_samples(epochs)
-    return build_indices(lengths, plan.start, plan.end, epochs, plan.seed)
+    return int(inside.sum(dtype=np.int64))
 
 
 def check_member(plan: MemberPlan, tokens: int) -> EpochPlan:
@@ -270,6 +285,24 @@ def write_member(set_folder: str, plan: MemberPlan, indices: MemberIndices) -> M
             name = member_file(plan.split, plan.source, index)
             files[name] = write_npy(join(set_folder, name), array)
     return dataclasses.replace(expected_report(plan, indices.plan), files=files)
+
+
+def make_member(set_folder: str, plan: MemberPlan, lengths: Callable[[], Lengths]) -> MemberReport:
+    """`build_member` and `write_member` at once, in less memory than the files take.
+
+    Args:
+        set_folder: path or URL of the index set's folder.
+        plan: the member.
+        lengths: gives what `build_member` takes.
+
+    Raises:
+        DataError, SettingsError: see `build_member`.
+        StorageError: a file cannot be written.
+    """
+    writer = IndexWriter(lambda index: join(set_folder, member_file(plan.split, plan.source, index)))
+    epochs = build_member(plan, lengths, writer).plan
+    files = {member_file(plan.split, plan.source, index): facts for index, facts in writer.facts.items()}
+    return dataclasses.replace(expected_report(plan, epochs), files=files)
 
 
 def expected_report(plan: MemberPlan, epochs: EpochPlan) -> MemberReport:

@@ -10,7 +10,7 @@ same order. Sequences are the unit: a document of several sequences is shuffled 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ __all__ = [
     "build_sample_index",
     "build_shuffle_index",
     "EpochPlan",
+    "KeepArray",
     "Lengths",
     "MemberIndices",
     "plan_epochs",
@@ -36,6 +37,9 @@ __all__ = [
 
 Lengths = NDArray[np.int32] | NDArray[np.uint16]
 """Tokens of each sequence; uint16 where none has more than 65,535, which halves the memory that a build takes."""
+
+KeepArray = Callable[[str, NDArray[Any]], NDArray[Any]]
+"""Takes a finished index by its name, ``document_index`` and so on, and gives back the array to go on with."""
 
 _INT32_MAX = 2**31 - 1
 _UINT32_MAX = 2**32 - 1
@@ -283,27 +287,37 @@ class MemberIndices:
 
 
 def build_indices(
-    lengths: Lengths | Sequence[int], start: int, end: int, plan: EpochPlan, seed: int | Sequence[int]
+    lengths: Lengths | Sequence[int] | Callable[[], Lengths],
+    start: int,
+    end: int,
+    plan: EpochPlan,
+    seed: int | Sequence[int],
+    keep: KeepArray | None = None,
 ) -> MemberIndices:
     """Document, sample and shuffle index of the sequences ``start`` to ``end`` of a source.
 
     Args:
-        lengths: [sequences] int32 or uint16 tokens of every sequence of the whole source, by sequence number.
+        lengths: [sequences] int32 or uint16 tokens of every sequence of the whole source, by sequence number; or what
+            gives them, which is asked once the document index is finished.
         start: first sequence of the member.
         end: one past its last.
         plan: epochs of the member, from `plan_epochs` with ``tokens = sum(lengths[start:end])``.
         seed: of the member's `RandomState`; an integer for Megatron's order, several for one that Megatron never has.
+        keep: takes each index as soon as it is finished; None leaves them in memory.
 
     Raises:
         SettingsError: sequence numbers do not fit int32.
     """
-    values: Lengths = np.asarray(lengths)
-    if values.dtype != np.uint16:
-        values = values.astype(np.int32, copy=False)
+    kept = keep or (lambda _, array: array)
     random = np.random.RandomState(seed)
-    document_index = build_document_index(start, end, plan, random)
-    sample_index = build_sample_index(values, document_index, plan)
-    shuffle_index = build_shuffle_index(plan, random)
+    document_index = kept("document_index", build_document_index(start, end, plan, random))
+    sample_index = kept("sample_index", build_sample_index(_counts(lengths), document_index, plan))
+    shuffle_index = kept("shuffle_index", build_shuffle_index(plan, random))
     return MemberIndices(
         plan=plan, document_index=document_index, sample_index=sample_index, shuffle_index=shuffle_index
     )
+
+
+def _counts(lengths: Lengths | Sequence[int] | Callable[[], Lengths]) -> Lengths:
+    values: Lengths = np.asarray(lengths() if callable(lengths) else lengths)
+    return values if values.dtype == np.uint16 else values.astype(np.int32, copy=False)

@@ -8,20 +8,23 @@ indices of any number of data sets and lengths; nothing in it is ever changed, s
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gristmill.formats.errors import FormatError
+from gristmill.formats.errors import DataError, FormatError, StorageError
 from gristmill.formats.fingerprint import ORDER_VERSION, digest, pretty_json
+from gristmill.formats.index_member import build_member
 from gristmill.formats.index_plan import MemberPlan, MemberSource
-from gristmill.formats.indices import EpochPlan, MemberIndices, sample_index_dtype, shuffle_index_dtype
-from gristmill.formats.npy import open_npy, write_npy
-from gristmill.formats.storage import exists, join, read_bytes, write_bytes
+from gristmill.formats.index_writer import IndexWriter
+from gristmill.formats.indices import EpochPlan, Lengths, MemberIndices, sample_index_dtype, shuffle_index_dtype
+from gristmill.formats.npy import open_npy
+from gristmill.formats.storage import base_name, exists, join, read_bytes, write_bytes
 
 __all__ = [
+    "build_stored",
     "index_layout",
     "INDICES",
     "load_member",
@@ -29,7 +32,6 @@ __all__ = [
     "member_prefix",
     "MEMBER_STORE_VERSION",
     "refuse_ends",
-    "save_member",
 ]
 
 MEMBER_STORE_VERSION = 1
@@ -136,27 +138,51 @@ def refuse_ends(arrays: Mapping[str, NDArray[Any]], plan: MemberPlan, epochs: Ep
     return None
 
 
-def save_member(folder: str, plan: MemberPlan, source: MemberSource, indices: MemberIndices) -> str:
-    """Writes the arrays of a member, each whole or not at all, and then the record that makes them count.
+def build_stored(
+    folder: str,
+    plan: MemberPlan,
+    epochs: EpochPlan,
+    source: MemberSource,
+    lengths: Callable[[], Lengths],
+    *,
+    required: bool = True,
+) -> tuple[MemberIndices, StorageError | None]:
+    """Builds the indices of a member and writes them, and then the record that makes them count.
 
     Args:
         folder: path or URL; made where it is missing.
         plan: the member.
+        epochs: how often its tokens are gone through.
         source: its data.
-        indices: what was built.
+        lengths: gives the tokens of every sequence of the source, see `build_member`.
+        required: whether not to be able to write is an error.
 
     Returns:
-        The key.
+        The indices, mapped where they lie in local files; and what kept them from being written, or None.
 
     Raises:
-        StorageError: a file cannot be written.
+        DataError: the lengths are not those of the plan.
+        StorageError: a file cannot be written, and is required.
     """
-    facts = member_facts(plan, indices.plan, source)
-    key = digest(facts)
-    files = {}
-    for index in INDICES:
-        name = f"{key[:_NAME_DIGITS]}-{index}.npy"
-        written = write_npy(join(folder, name), getattr(indices, index))
-        files[name] = {"size": written.size, "sha256": written.sha256}
-    write_bytes(f"{member_prefix(folder, key)}-index.json", pretty_json({"key": key, "facts": facts, "files": files}))
-    return key
+    facts = member_facts(plan, epochs, source)
+    prefix = member_prefix(folder, digest(facts))
+    writer = IndexWriter(lambda index: f"{prefix}-{index}.npy", required=required)
+    built = build_member(plan, lengths, writer)
+    if built.plan != epochs:
+        raise DataError(
+            f"{plan.split}: {plan.source!r} holds {built.plan.tokens} tokens, but held {epochs.tokens} a moment ago: "
+            "replaced; start again"
+        )
+    if writer.error is not None:
+        return built, writer.error
+    files = {
+        base_name(f"{prefix}-{index}.npy"): {"size": written.size, "sha256": written.sha256}
+        for index, written in writer.facts.items()
+    }
+    try:
+        write_bytes(f"{prefix}-index.json", pretty_json({"key": digest(facts), "facts": facts, "files": files}))
+    except StorageError as error:
+        if required:
+            raise
+        return built, error
+    return built, None

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gristmill.formats.documents import Unit, dataset_of_unit
 from gristmill.formats.errors import CorpusError, InputError, SettingsError
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.index_plan import ShardIdentity
 from gristmill.formats.indexed import IndexedDataset, PairFiles, bin_path, idx_path
+from gristmill.formats.indices import Lengths
 from gristmill.formats.storage import (
     base_name,
     exists,
@@ -40,6 +40,7 @@ __all__ = [
     "examine_pair",
     "find_prefixes",
     "in_threads",
+    "joined_lengths",
     "sampled_digest",
     "shard_lengths",
     "tokens_in_range",
@@ -226,21 +227,34 @@ def in_threads(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list
         return list(pool.map(work, rest))
 
 
-def shard_lengths(shards: Sequence[TokenShard]) -> NDArray[np.int32]:
-    """Tokens of every sequence of shards, one after the other: int32 [S].
+def shard_lengths(shards: Sequence[TokenShard]) -> Lengths:
+    """Tokens of every sequence of shards, one after the other, [S]: uint16 if all fit, else int32.
 
     Raises:
         CorpusError: a shard is not what it was when it was examined.
         FormatError: a shard is damaged.
         StorageError: a file cannot be read.
     """
-    lengths = np.empty(sum(shard.sequences for shard in shards), np.int32)
+    return joined_lengths(sum(shard.sequences for shard in shards), (shard.open() for shard in shards))
+
+
+def joined_lengths(sequences: int, pairs: Iterable[IndexedDataset]) -> Lengths:
+    """Tokens of every sequence of pairs, one after the other, [sequences]: uint16 if all fit, else int32.
+
+    Args:
+        sequences: number of sequences of all pairs.
+        pairs: each is closed when its lengths are known, before the next is asked for.
+    """
+    lengths: Lengths = np.empty(sequences, np.uint16)
     position = 0
-    for shard in shards:
-        dataset = shard.open()
-        lengths[position : position + len(dataset)] = dataset.lengths
-        position += len(dataset)
-        dataset.close()
+    for pair in pairs:
+        if lengths.dtype == np.uint16 and int(pair.lengths.max(initial=0)) > np.iinfo(np.uint16).max:
+            wider = np.empty(sequences, np.int32)
+            wider[:position] = lengths[:position]
+            lengths = wider
+        lengths[position : position + len(pair)] = pair.lengths
+        position += len(pair)
+        pair.close()
     return lengths
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.formats import index_build
 from gristmill.formats.errors import CorpusError
-from gristmill.formats.fingerprint import digest
-from gristmill.formats.index_build import source_lengths
 from gristmill.formats.index_forecast import check_forecast, forecast_index, range_tokens
 from gristmill.formats.index_set import (
     SET_NAME,
@@ -19,7 +18,6 @@ from gristmill.formats.index_set import (
     MemberReport,
     MemberSource,
     build_blend,
-    build_member,
     commit_set,
     parse_blend_report,
     parse_member_report,
@@ -27,13 +25,11 @@ from gristmill.formats.index_set import (
     set_name,
     set_path,
     write_blend,
-    write_member,
 )
 from gristmill.formats.index_sources import index_sources
-from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
 from gristmill.formats.split import SPLITS
 from gristmill.formats.storage import FileFacts, file_facts, join, relative_to
-from gristmill.pipelines.encode import TOKENIZER_FOLDER
+from gristmill.pipelines.encoders import TOKENIZER_FOLDER
 from gristmill.pipelines.finish import source_entries
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.stages import require_stage, write_stage
@@ -85,17 +81,7 @@ def index_member(job: Job, plan: MemberPlan) -> dict[str, Any]:
     """
     settings, sources = _index(job), _sources(job)
     folder = set_path(job.corpus, settings, sources)
-    name = set_name(settings, sources)
-    receipt_path = item_receipt_path(job.corpus, "index", f"{name}/{plan.split}/{plan.source}")
-    item_digest = digest({"step": "index", "set": name, "plan": plan})
-    receipt = valid_receipt(job.corpus, receipt_path, item_digest)
-    if receipt is not None:
-        return dict(receipt.result)
-    lengths = source_lengths(job.corpus, sources[plan.place])
-    report = write_member(folder, plan, build_member(plan, lengths))
-    result = dataclasses.asdict(report)
-    write_receipt(receipt_path, Receipt(digest=item_digest, files=_files(job, folder, report.files), result=result))
-    return result
+    return dataclasses.asdict(index_build.index_member(job.corpus, folder, plan, sources[plan.place]))
 
 
 def _files(job: Job, folder: str, files: Any) -> dict[str, FileFacts]:

@@ -48,9 +48,10 @@ def _verify(parser: _Parser, words: list[str]) -> int:
 
 def _index(parser: _Parser, words: list[str]) -> int:
     from gristmill.formats import index_command
+    from gristmill.pipelines.run_lock import working_on
 
     index_command.add_arguments(parser)
-    return index_command.run(parser.parse_args(words))
+    return index_command.run(parser.parse_args(words), working_on)
 
 
 def _blend(parser: _Parser, words: list[str]) -> int:

@@ -17,102 +17,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gristmill.formats.errors import CorpusError, DataError, FormatError, SettingsError
-from gristmill.formats.index_build import build_index_set
 from gristmill.formats.index_extend import extend_index_set
 from gristmill.formats.index_extension import plan_extension
 from gristmill.formats.index_order import order_history
-from gristmill.formats.index_set import IndexSet, IndexSettings, SplitRequest, find_sets, order_fingerprint, read_set
+from gristmill.formats.index_set import IndexSet, find_sets, order_fingerprint, read_set
 from gristmill.formats.index_sources import index_sources
-from gristmill.formats.indexed_writer import write_indexed
-from gristmill.formats.manifest import (
-    InputEntry,
-    Manifest,
-    RecordAddress,
-    ShardEntry,
-    SourceEntry,
-    TokenizerEntry,
-    write_manifest,
-)
 from gristmill.formats.schedule import Phase, shares_above_zero
 
 ARRAYS = ("document_index", "sample_index", "shuffle_index")
-FOLDERS = itertools.count()
-Lengths = dict[str, list[int]]
+Corpus = Any  # of the fixture `new_corpus`
+NewCorpus = Callable[..., Corpus]
 Row = list[tuple[int, int]]  # (member, position of the token in the source) for each token
-
-
-class Corpus:
-    """A corpus whose documents are of given lengths; a source is cut into two shards."""
-
-    def __init__(self, folder: Path, lengths: Lengths, weights: dict[str, float] | None = None, **changes: Any) -> None:
-        self.folder, self.lengths = str(folder), lengths
-        self.manifest = self.write(lengths, weights or {}, **changes)
-
-    def write(self, lengths: Lengths, weights: dict[str, float], max_epochs: float | None = None) -> Manifest:
-        address = RecordAddress(input="a", split=0, record=0)
-        sources = []
-        for name, counts in lengths.items():
-            shards = []
-            for number, part in enumerate((counts[: len(counts) // 2], counts[len(counts) // 2 :])):
-                if not part:
-                    continue
-                path = f"tokens/{name}/{name}-{number:05d}-of-00002"
-                with write_indexed(f"{self.folder}/{path}", np.dtype("uint16")) as writer:
-                    for length in part:
-                        writer.add(np.zeros(length, np.uint16), np.array([length]))
-                assert writer.facts is not None
-                facts = writer.facts
-                shards.append(
-                    ShardEntry(
-                        path=path,
-                        tokens=facts.tokens,
-                        documents=facts.documents,
-                        eod_tokens=facts.tokens,
-                        bin=dataclasses.replace(facts.bin, sha256=f"{name}{number}"),  # the tokens are all 0
-                        idx=facts.idx,
-                        first=address,
-                        last=address,
-                    )
-                )
-            sources.append(
-                SourceEntry(
-                    id=name,
-                    weight=weights.get(name),
-                    max_epochs=max_epochs,
-                    inputs=(InputEntry(path="a", size=1, xxh3="0" * 32),),
-                    documents_in=len(counts),
-                    documents_kept=len(counts),
-                    dropped={},
-                    counted={},
-                    shards=tuple(shards),
-                )
-            )
-        manifest = Manifest(
-            name="tiny",
-            recipe_digest="0" * 64,
-            software="0",
-            tokenizer=TokenizerEntry(
-                fingerprint="0" * 64,
-                engine="none",
-                engine_version="0",
-                eod_id=0,
-                eod_token="<eod>",
-                pad_id=None,
-                vocabulary=5,
-            ),
-            dtype="uint16",
-            sources=tuple(sources),
-            index_set=None,
-        )
-        write_manifest(self.folder, manifest)
-        return manifest
-
-    def build(self, samples: int | None, **changes: Any) -> IndexSet:
-        values = {"sequence_length": 8, "seed": 5, "splits": "9,1", "train": SplitRequest(samples), **changes}
-        return build_index_set(self.folder, self.manifest, IndexSettings(**values))
-
-    def extend(self, parent: IndexSet, **wanted: Any) -> IndexSet:
-        return extend_index_set(self.folder, self.manifest, parent, **wanted)
 
 
 # The oracle
@@ -240,11 +155,11 @@ weights = st.integers(1, 5).map(float)
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(documents, weights), min_size=1, max_size=3), st.integers(2, 9), st.booleans(), st.data())
 def test_extensions_begin_with_their_parent_and_go_on_as_the_oracle_says(
-    tmp_path: Path, drawn: list[tuple[list[int], float]], length: int, extra: bool, data: st.DataObject
+    new_corpus: NewCorpus, drawn: list[tuple[list[int], float]], length: int, extra: bool, data: st.DataObject
 ) -> None:
     lengths = {f"s{number}": counts for number, (counts, _) in enumerate(drawn)}
     own = {f"s{number}": weight for number, (_, weight) in enumerate(drawn)}
-    corpus = Corpus(tmp_path / str(next(FOLDERS)), lengths, own)
+    corpus = new_corpus(lengths, own)
     samples = data.draw(st.integers(20, 60))
     index_set = corpus.build(samples, sequence_length=length, add_extra_token=extra)
     phases = [Phase(0, tuple(own.values()))]
@@ -287,22 +202,17 @@ def check_history(corpus: Corpus, parent: IndexSet, extension: IndexSet, changed
 # Named cases
 
 
-@pytest.fixture
-def new(tmp_path: Path) -> Callable[..., Corpus]:
-    return lambda *arguments, **changes: Corpus(tmp_path / str(next(FOLDERS)), *arguments, **changes)
+# Named cases
 
 
-def lengths_of(**counts: int) -> Lengths:
+def lengths_of(**counts: int) -> dict[str, list[int]]:
     return {
         name: np.random.default_rng([*name.encode()]).integers(1, 20, count).tolist() for name, count in counts.items()
     }
 
 
-NewCorpus = Callable[..., Corpus]
-
-
-def test_one_source_gets_a_block_only_behind_what_is_stored(new: NewCorpus) -> None:
-    corpus = new({"web": [10] * 10})  # training has 9 documents, 90 tokens: 11 samples of 8 in an epoch
+def test_one_source_gets_a_block_only_behind_what_is_stored(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus({"web": [10] * 10})  # training has 9 documents, 90 tokens: 11 samples of 8 in an epoch
     parent = corpus.build(8)
     assert parent.order("train").members[0].rows == 11
     inside = corpus.extend(parent, samples=11)
@@ -324,8 +234,8 @@ def test_one_source_gets_a_block_only_behind_what_is_stored(new: NewCorpus) -> N
     )
 
 
-def test_the_seed_of_a_block_is_the_seed_and_its_number(new: NewCorpus) -> None:
-    corpus = new({"web": [10] * 10})
+def test_the_seed_of_a_block_is_the_seed_and_its_number(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus({"web": [10] * 10})
     extension = corpus.extend(corpus.build(8, seed=77), samples=12)
     indices = extension.open_member("train", "web")
     expected = np.arange(9, dtype=np.int32)
@@ -337,8 +247,8 @@ def test_the_seed_of_a_block_is_the_seed_and_its_number(new: NewCorpus) -> None:
     assert indices.shuffle_index[11:].tolist() == (numbers + 12).tolist()
 
 
-def test_the_same_extension_from_a_longer_parent_has_the_same_rows_and_fingerprint(new: NewCorpus) -> None:
-    corpus = new({"web": [10] * 10})
+def test_the_same_extension_from_a_longer_parent_has_the_same_rows_and_fingerprint(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus({"web": [10] * 10})
     short, longer = corpus.build(8), corpus.build(10)
     one, other = corpus.extend(short, samples=30), corpus.extend(longer, samples=30)
     assert one.name != other.name
@@ -347,8 +257,8 @@ def test_the_same_extension_from_a_longer_parent_has_the_same_rows_and_fingerpri
         assert array.tobytes() == array_files(other)[name].tobytes()
 
 
-def test_inside_the_stored_arrays_a_blend_is_megatrons_for_the_larger_number(new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=300, math=200), {"web": 0.7, "math": 0.3})
+def test_inside_the_stored_arrays_a_blend_is_megatrons_for_the_larger_number(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(lengths_of(web=300, math=200), {"web": 0.7, "math": 0.3})
     parent, fresh = corpus.build(100), corpus.build(120)
     extension = corpus.extend(parent, samples=120)
     assert extension.key != fresh.key
@@ -356,8 +266,8 @@ def test_inside_the_stored_arrays_a_blend_is_megatrons_for_the_larger_number(new
     assert order_fingerprint(extension, "train") == order_fingerprint(fresh, "train")
 
 
-def test_a_fresh_build_of_the_larger_number_is_another_set_in_another_order(new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=60), {})
+def test_a_fresh_build_of_the_larger_number_is_another_set_in_another_order(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(lengths_of(web=60), {})
     parent = corpus.build(40)
     fresh, extension = corpus.build(400), corpus.extend(parent, samples=400)
     assert len({parent.name, fresh.name, extension.name}) == 3
@@ -365,8 +275,8 @@ def test_a_fresh_build_of_the_larger_number_is_another_set_in_another_order(new:
     assert stored_rows(corpus, fresh, 40) != stored_rows(corpus, parent, 40)
 
 
-def test_validation_and_test_are_copied(new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=300, math=200), {"web": 0.7, "math": 0.3})
+def test_validation_and_test_are_copied(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(lengths_of(web=300, math=200), {"web": 0.7, "math": 0.3})
     parent = corpus.build(100, splits="6,2,2")
     extension = corpus.extend(parent, samples=1000)
     for split in ("valid", "test"):
@@ -377,9 +287,9 @@ def test_validation_and_test_are_copied(new: NewCorpus) -> None:
     assert valid == {name: facts for name, facts in parent.files.items() if not name.startswith("train/")}
 
 
-def test_new_weights_and_a_source_that_joins_behind_the_others(new: NewCorpus) -> None:
+def test_new_weights_and_a_source_that_joins_behind_the_others(new_corpus: NewCorpus) -> None:
     lengths = lengths_of(early=200, web=300, late=200)
-    corpus = new(lengths, {"early": 0.0, "web": 1.0, "late": 3.0})
+    corpus = new_corpus(lengths, {"early": 0.0, "web": 1.0, "late": 3.0})
     parent = corpus.build(200)
     assert [member.source for member in parent.order("train").members] == ["web", "late"]
     change = {"early": 1.0, "web": 1.0, "late": 0.0}
@@ -402,9 +312,9 @@ def test_new_weights_and_a_source_that_joins_behind_the_others(new: NewCorpus) -
     assert rows[:250] == stored_rows(corpus, extension, 250)
 
 
-def test_a_source_that_was_not_in_the_corpus_joins(new: NewCorpus) -> None:
+def test_a_source_that_was_not_in_the_corpus_joins(new_corpus: NewCorpus) -> None:
     lengths = lengths_of(web=300, math=200)
-    corpus = new({"web": lengths["web"]})
+    corpus = new_corpus({"web": lengths["web"]})
     parent = corpus.build(200, splits="8,2")
     corpus.lengths = {"math": lengths["math"], "web": lengths["web"]}
     corpus.manifest = corpus.write(corpus.lengths, {})
@@ -420,16 +330,18 @@ def test_a_source_that_was_not_in_the_corpus_joins(new: NewCorpus) -> None:
     assert (left_out.source, left_out.reason) == ("math", "an extension brought it into the training order alone")
 
 
-def test_a_change_of_weights_that_needs_no_block_is_the_schedule_that_a_recipe_would_have_had(new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=300, math=300), {"web": 1.0, "math": 1.0})
+def test_a_change_of_weights_that_needs_no_block_is_the_schedule_of_a_recipe(
+    new_corpus: NewCorpus,
+) -> None:
+    corpus = new_corpus(lengths_of(web=300, math=300), {"web": 1.0, "math": 1.0})
     planned = corpus.build(100, schedule=(Phase(60, (1.0, 3.0)),))
     changed = corpus.extend(corpus.build(100), from_sample=60, weights={"web": 1.0, "math": 3.0})
     assert order_history(changed, "train") == order_history(planned, "train")
     assert stored_rows(corpus, changed, 100) == stored_rows(corpus, planned, 100)
 
 
-def test_later_phases_of_the_parent_give_way_to_new_weights(new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=300, math=300), {"web": 1.0, "math": 1.0})
+def test_later_phases_of_the_parent_give_way_to_new_weights(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(lengths_of(web=300, math=300), {"web": 1.0, "math": 1.0})
     parent = corpus.build(100, schedule=(Phase(40, (1.0, 3.0)), Phase(80, (3.0, 1.0))))
     changed = corpus.extend(parent, from_sample=60, weights={"web": 1.0, "math": 0.0})
     assert changed.settings.schedule == (Phase(40, (1.0, 3.0)), Phase(60, (1.0, 0.0)))
@@ -438,8 +350,8 @@ def test_later_phases_of_the_parent_give_way_to_new_weights(new: NewCorpus) -> N
     assert stored_rows(corpus, changed, 100) == oracle_rows(corpus, changed, phases)
 
 
-def test_new_weights_behind_the_end_also_go_on_with_the_old_ones(new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=20, math=20), {"web": 1.0, "math": 1.0})
+def test_new_weights_behind_the_end_also_go_on_with_the_old_ones(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(lengths_of(web=20, math=20), {"web": 1.0, "math": 1.0})
     parent = corpus.build(20)
     extension = corpus.extend(parent, samples=400, from_sample=300, weights={"web": 1.0, "math": 9.0})
     (change,) = extension.history
@@ -449,8 +361,8 @@ def test_new_weights_behind_the_end_also_go_on_with_the_old_ones(new: NewCorpus)
     assert stored_rows(corpus, extension, 400) == oracle_rows(corpus, extension, phases)
 
 
-def test_an_extension_that_is_there_is_given_back(new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=30), {})
+def test_an_extension_that_is_there_is_given_back(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(lengths_of(web=30), {})
     parent = corpus.build(20)
     said: list[str] = []
     first = extend_index_set(corpus.folder, corpus.manifest, parent, samples=200, say=said.append)
@@ -463,8 +375,8 @@ def test_an_extension_that_is_there_is_given_back(new: NewCorpus) -> None:
     assert [path.stat().st_mtime_ns for path in Path(first.folder).rglob("*.npy")] == stamps
 
 
-def test_an_extension_outlives_its_parent(new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=30, math=30), {"web": 1.0, "math": 2.0})
+def test_an_extension_outlives_its_parent(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(lengths_of(web=30, math=30), {"web": 1.0, "math": 2.0})
     parent = corpus.build(20)
     extension = corpus.extend(parent, samples=200)
     expected = stored_rows(corpus, extension, 200)
@@ -499,42 +411,42 @@ def test_an_extension_outlives_its_parent(new: NewCorpus) -> None:
         ({"samples": 10_000}, "source 'web' would be repeated too often: .* above max_epochs = 3"),
     ],
 )
-def test_extensions_that_cannot_be_are_refused(wanted: dict[str, Any], message: str, new: NewCorpus) -> None:
+def test_extensions_that_cannot_be_are_refused(wanted: dict[str, Any], message: str, new_corpus: NewCorpus) -> None:
     lengths = lengths_of(web=300, math=60) | {"empty": [30]}
-    corpus = new(lengths, {"web": 3.0, "math": 1.0, "empty": 0.0}, max_epochs=3.0)
+    corpus = new_corpus(lengths, {"web": 3.0, "math": 1.0, "empty": 0.0}, max_epochs=3.0)
     parent = corpus.build(100, splits="1,1")
     with pytest.raises(SettingsError, match=message):
         corpus.extend(parent, **wanted)
     assert [found.name for found in find_sets(corpus.folder)] == [parent.name]
 
 
-def test_an_order_without_weights_has_nothing_to_go_on_with(new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=30, math=30))
+def test_an_order_without_weights_has_nothing_to_go_on_with(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(lengths_of(web=30, math=30))
     for parent in (corpus.build(None), corpus.build(20)):
         with pytest.raises(SettingsError, match="has no weights to go on with; build a new index set instead"):
             corpus.extend(parent, samples=1000)
 
 
-def test_a_single_source_has_nothing_to_weigh(new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=30))
+def test_a_single_source_has_nothing_to_weigh(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(lengths_of(web=30))
     with pytest.raises(SettingsError, match="a single source takes part, so there is nothing to weigh"):
         corpus.extend(corpus.build(20), from_sample=5, weights={"web": 2.0})
 
 
-def test_a_source_that_joins_must_have_a_sample_and_get_one(new: NewCorpus) -> None:
-    corpus = new({**lengths_of(web=60), "tiny": [1, 2, 1]}, {"web": 1.0, "tiny": 0.0})
+def test_a_source_that_joins_must_have_a_sample_and_get_one(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus({**lengths_of(web=60), "tiny": [1, 2, 1]}, {"web": 1.0, "tiny": 0.0})
     parent = corpus.build(40, splits="1", sequence_length=8)
     extension = corpus.extend(parent, from_sample=30, weights={"web": 1.0, "tiny": 1.0})
     assert extension.order("train").members[1].epochs > 1
     with pytest.raises(SettingsError, match="source 'tiny' would get none of the 40 samples at its shares"):
         corpus.extend(parent, from_sample=39, weights={"web": 1.0, "tiny": 1e-9})
-    empty = new({**lengths_of(web=60), "none": [0, 0]}, {"web": 1.0, "none": 0.0})
+    empty = new_corpus({**lengths_of(web=60), "none": [0, 0]}, {"web": 1.0, "none": 0.0})
     with pytest.raises(DataError, match="source 'none' gives no sample: its 2 sequences hold 0 tokens"):
         empty.extend(empty.build(40, splits="1"), from_sample=30, weights={"web": 1.0, "none": 1.0})
 
 
-def test_an_order_of_other_shards_does_not_go_on(new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=30))
+def test_an_order_of_other_shards_does_not_go_on(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(lengths_of(web=30))
     parent = corpus.build(20)
     corpus.manifest = corpus.write(lengths_of(web=31), {})
     with pytest.raises(CorpusError, match="built from other shards of source 'web' than the corpus holds now"):
@@ -542,8 +454,8 @@ def test_an_order_of_other_shards_does_not_go_on(new: NewCorpus) -> None:
 
 
 @pytest.mark.parametrize("name", ["train/math/document_index.npy", "valid/web/shuffle_index.npy"])
-def test_a_damaged_parent_is_not_built_upon(name: str, new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=300, math=3000), {"web": 1.0, "math": 1.0})
+def test_a_damaged_parent_is_not_built_upon(name: str, new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(lengths_of(web=300, math=3000), {"web": 1.0, "math": 1.0})
     parent = corpus.build(100)
     path = Path(parent.folder) / name
     data = bytearray(path.read_bytes())
@@ -554,8 +466,8 @@ def test_a_damaged_parent_is_not_built_upon(name: str, new: NewCorpus) -> None:
     assert len(find_sets(corpus.folder)) == 1
 
 
-def test_integers_that_would_have_to_grow_are_refused(new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=30))
+def test_integers_that_would_have_to_grow_are_refused(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(lengths_of(web=30))
     parent = corpus.build(20)
     with pytest.raises(SettingsError, match="more than its stored indices can number without being rewritten"):
         plan_extension(parent, index_sources(corpus.manifest.sources), samples=10**10)
@@ -588,9 +500,9 @@ EDITS: list[tuple[Callable[[Any], object], str]] = [
 
 @pytest.mark.parametrize(("change", "message"), EDITS)
 def test_a_damaged_record_of_an_extension_is_never_accepted(
-    change: Callable[[Any], object], message: str, new: NewCorpus
+    change: Callable[[Any], object], message: str, new_corpus: NewCorpus
 ) -> None:
-    corpus = new(lengths_of(web=30, math=30), {"web": 1.0, "math": 2.0})
+    corpus = new_corpus(lengths_of(web=30, math=30), {"web": 1.0, "math": 2.0})
     extension = corpus.extend(corpus.build(20), samples=200)
     path = Path(extension.folder) / "set.json"
     value = json.loads(path.read_text())
@@ -600,8 +512,8 @@ def test_a_damaged_record_of_an_extension_is_never_accepted(
         read_set(extension.folder)
 
 
-def test_an_extension_says_where_it_comes_from(new: NewCorpus) -> None:
-    corpus = new(lengths_of(web=30, math=30), {"web": 1.0, "math": 2.0})
+def test_an_extension_says_where_it_comes_from(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(lengths_of(web=30, math=30), {"web": 1.0, "math": 2.0})
     parent = corpus.build(20)
     extension = corpus.extend(parent, samples=200)
     value = json.loads((Path(extension.folder) / "set.json").read_text())

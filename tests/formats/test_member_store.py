@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gristmill.formats.errors import FormatError
+from gristmill.formats.fingerprint import digest
 from gristmill.formats.index_member import build_member, member_epochs
 from gristmill.formats.index_plan import (
     IndexSettings,
@@ -19,7 +20,7 @@ from gristmill.formats.index_plan import (
     plan_members,
 )
 from gristmill.formats.indices import EpochPlan, MemberIndices
-from gristmill.formats.member_store import INDICES, load_member, save_member
+from gristmill.formats.member_store import INDICES, build_stored, load_member, member_facts
 
 LENGTHS = np.array([3, 9, 0, 7, 5, 12, 4, 4], np.int32)
 SOURCE = MemberSource("web", None, None, (ShardIdentity("a", "1", 5), ShardIdentity("b", "2", 3)))
@@ -34,10 +35,18 @@ def case() -> Case:
     return plan, epochs, build_member(plan, LENGTHS)
 
 
+def save(folder: str, case: Case) -> str:
+    plan, epochs, _ = case
+    built, error = build_stored(folder, plan, epochs, SOURCE, lambda: LENGTHS)
+    assert error is None
+    assert all(isinstance(getattr(built, index), np.memmap) for index in INDICES)
+    return digest(member_facts(plan, epochs, SOURCE))
+
+
 def test_what_is_kept_is_found(case: Case, tmp_path: Path) -> None:
     plan, epochs, indices = case
     assert load_member(str(tmp_path), plan, epochs, SOURCE) is None
-    key = save_member(str(tmp_path / "new" / "folder"), plan, SOURCE, indices)
+    key = save(str(tmp_path / "new" / "folder"), case)
     found = load_member(str(tmp_path / "new" / "folder"), plan, epochs, SOURCE)
     assert found is not None
     for index in INDICES:
@@ -48,8 +57,8 @@ def test_what_is_kept_is_found(case: Case, tmp_path: Path) -> None:
 
 
 def test_nothing_else_is_served_for_it(case: Case, tmp_path: Path) -> None:
-    plan, epochs, indices = case
-    save_member(str(tmp_path), plan, SOURCE, indices)
+    plan, epochs, _ = case
+    save(str(tmp_path), case)
     moved = replace(SOURCE, id="other", shards=tuple(replace(shard, path="moved") for shard in SOURCE.shards))
     assert load_member(str(tmp_path), plan, epochs, moved) is not None
     assert load_member(str(tmp_path), replace(plan, samples=31), epochs, SOURCE) is not None
@@ -69,8 +78,8 @@ def test_nothing_else_is_served_for_it(case: Case, tmp_path: Path) -> None:
 
 
 def test_arrays_without_their_record_are_unfinished(case: Case, tmp_path: Path) -> None:
-    plan, epochs, indices = case
-    key = save_member(str(tmp_path), plan, SOURCE, indices)
+    plan, epochs, _ = case
+    key = save(str(tmp_path), case)
     (tmp_path / f"{key[:32]}-index.json").unlink()
     assert load_member(str(tmp_path), plan, epochs, SOURCE) is None
 
@@ -90,8 +99,8 @@ def test_arrays_without_their_record_are_unfinished(case: Case, tmp_path: Path) 
 def test_damage_is_named(
     case: Case, tmp_path: Path, index: str, change: Callable[[Path], object], message: str
 ) -> None:
-    plan, epochs, indices = case
-    key = save_member(str(tmp_path), plan, SOURCE, indices)
+    plan, epochs, _ = case
+    key = save(str(tmp_path), case)
     change(tmp_path / f"{key[:32]}-{index}{'.json' if index == 'index' else '.npy'}")
     with pytest.raises(FormatError, match=message):
         load_member(str(tmp_path), plan, epochs, SOURCE)
@@ -108,8 +117,8 @@ def test_damage_is_named(
 def test_ends_that_cannot_be_right_are_named(
     case: Case, tmp_path: Path, index: str, row: int, value: int, message: str
 ) -> None:
-    plan, epochs, indices = case
-    key = save_member(str(tmp_path), plan, SOURCE, indices)
+    plan, epochs, _ = case
+    key = save(str(tmp_path), case)
     path = tmp_path / f"{key[:32]}-{index}.npy"
     array = np.load(path)
     array[row] = value
@@ -121,8 +130,8 @@ def test_ends_that_cannot_be_right_are_named(
 
 
 def test_the_record_says_what_the_arrays_are_of(case: Case, tmp_path: Path) -> None:
-    plan, epochs, indices = case
-    key = save_member(str(tmp_path), plan, SOURCE, indices)
+    _, epochs, indices = case
+    key = save(str(tmp_path), case)
     record = json.loads((tmp_path / f"{key[:32]}-index.json").read_text())
     assert record["key"] == key
     assert record["facts"]["samples"] == epochs.samples == len(indices.shuffle_index)

@@ -273,7 +273,8 @@ def test_another_process_maps_what_was_kept_and_hashes_nothing(
         raise AssertionError(path)
 
     monkeypatch.setattr("gristmill.formats.token_shards.sampled_digest", refuse)
-    monkeypatch.setattr("gristmill.formats.adopted_order.build_member", refuse)
+    for module in ("adopted_order", "member_store"):
+        monkeypatch.setattr(f"gristmill.formats.{module}.build_member", refuse)
     assert len(pickle.loads(data)) > 10
 
 
@@ -299,7 +300,8 @@ def building() -> Iterator[list[int]]:
         return build_member(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gristmill.formats.adopted_order.build_member", counting)
+        for module in ("adopted_order", "member_store"):
+            patch.setattr(f"gristmill.formats.{module}.build_member", counting)
         yield built
 
 
@@ -381,7 +383,7 @@ def test_a_builder_that_died_leaves_nothing_in_the_way(
             raise KeyboardInterrupt
         return write_npy(path, array)
 
-    monkeypatch.setattr("gristmill.formats.member_store.write_npy", dying)
+    monkeypatch.setattr("gristmill.formats.index_writer.write_npy", dying)
     with pytest.raises(KeyboardInterrupt):
         open_(web, cache_dir=cache)
     assert len(list(cache.iterdir())) == 3
