@@ -30,11 +30,9 @@ def order_facts(index_set: IndexSet, split: str) -> dict[str, Any]:
         value = member_value(index_set.sources, member)
         name = member.source if member.source not in sources else f"{member.source}#{member.place}"
         sources[name] = {"shards": len(value["shards"]), "content": short(digest(value["shards"]))}
-        sources[name]["epochs"] = value["epochs"]
-        if value["separate"]:
-            sources[name]["last_epoch_apart"] = True
         if share is not None:
-            sources[name]["weight"] = share
+            sources[name]["weight"] = float(f"{share:.6g}")
+        sources[name]["epochs"] = [member.epochs - 1, 1] if member.separate else member.epochs  # shuffled by themselves
     facts = {
         "kind": "megatron",
         "order_version": ORDER_VERSION,

@@ -9,6 +9,7 @@ corpus needs neither JAX nor Grain.
     StreamSource(stream)                         the same rows one by one, for Grain's own pipelines
     FieldOptions(...)                            how segments, positions and loss follow from the tokens
     Checkpoints(folder)                          model and data state saved and restored together
+    DataSave(batches), DataRestore(batches)      the data state as an item of your own Orbax CheckpointManager
 """
 
 import importlib
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gristmill.runtime.batches import Batch, TokenBatches
     from gristmill.runtime.checkpoint import Checkpoints
     from gristmill.runtime.corpus import Corpus, open_corpus
+    from gristmill.runtime.data_handler import DataRestore, DataSave
     from gristmill.runtime.fields import FieldOptions, make_fields
     from gristmill.runtime.megatron import open_megatron
     from gristmill.runtime.source import StreamSource
@@ -29,6 +31,8 @@ __all__ = [
     "Batch",
     "Checkpoints",
     "Corpus",
+    "DataRestore",
+    "DataSave",
     "FieldOptions",
     "make_fields",
     "MegatronStream",
@@ -44,6 +48,8 @@ _MODULES = {
     "Batch": "batches",
     "Checkpoints": "checkpoint",
     "Corpus": "corpus",
+    "DataRestore": "data_handler",
+    "DataSave": "data_handler",
     "FieldOptions": "fields",
     "make_fields": "fields",
     "MegatronStream": "streams",
