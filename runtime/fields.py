@@ -1,18 +1,32 @@
 """The six model fields of a batch of rows, in vectorised NumPy: the definition that every other way must equal.
 
-A row holds L + 1 raw tokens `t`; inputs are ``t[:-1]``, targets ``t[1:]``. Document boundaries are found by EOD value
-in the inputs alone, as Megatron does, so only the tokens are needed; the price is that an EOD id inside a document
-starts a segment too. Whole batches are computed at once: a few passes over [R, L] arrays instead of a walk per row.
+A row holds L + 1 raw tokens `t`; inputs are ``t[:-1]``, targets ``t[1:]``. Documents are told apart by EOD value in the
+inputs alone, as Megatron does, so only the tokens are needed, and an EOD id inside a document starts a segment too; or
+by where the index says that they begin, which only streams with an index know. Whole batches are computed at once: a
+few passes over [R, L] arrays instead of a walk per row.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gristmill.formats.errors import DataError, SettingsError
 from gristmill.formats.fingerprint import digest, short
+from gristmill.runtime.boundaries import OverLimit, cumulative_lengths, eod_starts, keep_starts, segment_bound
 
-__all__ = ["FIELD_NAMES", "FieldOptions", "make_fields", "segment_starts"]
+__all__ = [
+    "Boundaries",
+    "check_ids",
+    "check_shape",
+    "CU_SEQLENS",
+    "FIELD_NAMES",
+    "FieldOptions",
+    "make_fields",
+    "padding_of",
+    "segment_starts",
+]
 
 FIELD_NAMES = (
     "inputs",
@@ -24,6 +38,14 @@ FIELD_NAMES = (
 )
 """The keys of a batch, in the order in which they are made."""
 
+CU_SEQLENS = "cu_seqlens"
+"""One more key, where `FieldOptions.cu_seqlens` asks for it."""
+
+Boundaries = Literal["eod", "index"]
+"""What tells documents apart: EOD ids among the inputs, or the index that the rows were made from."""
+
+_FIRST = ("reset_attention_mask", "reset_position_ids", "eod_mask_loss", "max_segments_per_sample")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldOptions:
@@ -34,79 +56,133 @@ class FieldOptions:
             stays inside each; off, every token of a row has segment 1.
         reset_position_ids: whether `inputs_position` starts at 0 again in each document; off, it counts 0 to L - 1.
         eod_mask_loss: whether positions whose input is EOD are left out of the loss. They predict the first token of
-            the next document.
+            the next document. By the id, whatever `boundaries` says.
         max_segments_per_sample: d, at least 0. 0 keeps every boundary. Otherwise a boundary is kept only when more
             than ``L // d`` tokens lie between it and the one kept before, which bounds the segments of a row to about
             d; the dropped ones join the document before. A d above ``L / 2`` changes nothing.
+        boundaries: ``eod``: a document begins behind each EOD among the inputs. ``index``: where the row goes on with
+            another entry of the index, whatever the tokens; needs a `DocumentStream`.
+        segment_limit: most segments of a row, counted after `max_segments_per_sample` has merged; 0: any number.
+        over_limit: of a row with more segments than `segment_limit`: ``error`` refuses it, ``merge`` joins the last
+            ones to one, so that ``segment_limit`` remain.
+        cu_seqlens: whether a batch also holds `cu_seqlens`, see `gristmill.runtime.boundaries.cumulative_lengths`. Its
+            size is fixed by `segments`, so a small `segment_limit` keeps it small.
     """
 
     reset_attention_mask: bool = True
     reset_position_ids: bool = True
     eod_mask_loss: bool = False
     max_segments_per_sample: int = 0
+    boundaries: Boundaries = "eod"
+    segment_limit: int = 0
+    over_limit: OverLimit = "error"
+    cu_seqlens: bool = False
 
     def __post_init__(self) -> None:
         if self.max_segments_per_sample < 0:
             raise SettingsError(
                 f"max_segments_per_sample must be at least 0, not {self.max_segments_per_sample}; 0 keeps every segment"
             )
+        if self.segment_limit < 0:
+            raise SettingsError(f"segment_limit must be at least 0, not {self.segment_limit}; 0 sets no limit")
+        for name, kind in (("boundaries", Boundaries), ("over_limit", OverLimit)):
+            if getattr(self, name) not in get_args(kind):
+                choices = " or ".join(repr(choice) for choice in get_args(kind))
+                raise SettingsError(f"{name} must be {choices}, not {getattr(self, name)!r}")
 
     @property
     def digest(self) -> str:
-        """Twelve hexadecimal digits that differ where the options do."""
-        return short(digest(asdict(self)))
+        """Twelve hexadecimal digits that differ where the options make other fields."""
+        values = asdict(self)
+        defaults = {field.name: field.default for field in fields(self)}
+        told = {
+            name: value
+            for name, value in values.items()
+            if name in _FIRST or (name != CU_SEQLENS and value != defaults[name])  # options that came later
+        }
+        return short(digest(told))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys of a batch made with these options."""
+        return (*FIELD_NAMES, CU_SEQLENS) if self.cu_seqlens else FIELD_NAMES
+
+    def segments(self, sequence_length: int) -> int:
+        """K: most segments that a row of L inputs can have; `cu_seqlens` has K + 1 entries for each row."""
+        return segment_bound(sequence_length, self.max_segments_per_sample, self.segment_limit)
 
 
-def segment_starts(inputs: np.ndarray, eod_id: int, max_segments: int = 0) -> np.ndarray:
-    """Where a new segment begins.
+def segment_starts(
+    inputs: NDArray[np.integer],
+    eod_id: int,
+    options: FieldOptions,
+    *,
+    starts: NDArray[np.bool_] | None = None,
+    padding: NDArray[np.bool_] | None = None,
+    rows: NDArray[np.integer] | None = None,
+) -> NDArray[np.bool_]:
+    """Where a new segment begins, as the options say.
 
     Args:
         inputs: integer [R, L].
         eod_id: id that closes a document; the token after it starts the next segment.
-        max_segments: see `FieldOptions.max_segments_per_sample`.
+        options: what counts, and what is kept.
+        starts: bool [R, L] or [R, L + 1], where the index says that documents begin; for ``boundaries="index"``.
+        padding: bool [R, L], positions that hold nothing; no segment begins there. None: none.
+        rows: integer [R], numbers of the rows in their stream, for error messages; None numbers them from 0.
 
     Returns:
-        bool [R, L]; column 0 is always False, since the first segment needs no boundary.
+        bool [R, L], fresh; column 0 is always False, since the first segment needs no boundary.
+
+    Raises:
+        SettingsError: `starts` is needed and missing, or has another shape.
+        DataError: a row has more segments than the options allow.
     """
-    starts = np.zeros(inputs.shape, bool)
-    np.equal(inputs[:, :-1], eod_id, out=starts[:, 1:])
-    least = inputs.shape[1] // max_segments if max_segments else 0
-    return _merged(starts, least) if least > 1 else starts
+    if options.boundaries == "index":
+        found = _from_index(starts, inputs.shape)
+    else:
+        found = eod_starts(inputs, eod_id)
+    if padding is not None:
+        found &= ~padding
+    return keep_starts(found, options.max_segments_per_sample, options.segment_limit, options.over_limit, rows)
 
 
-def _merged(starts: np.ndarray, least: int) -> np.ndarray:
-    """Keeps, from left to right, the starts that lie more than `least` tokens after the last one kept."""
-    rows, length = starts.shape
-    columns = np.where(starts, np.arange(length), length)
-    following = np.full((rows, length + 1), length)  # first start at or after each column, `length` where none is
-    following[:, :length] = np.minimum.accumulate(columns[:, ::-1], axis=1)[:, ::-1]
-    kept = np.zeros((rows, length + 1), bool)
-    here = np.zeros(rows, np.int64)
-    every = np.arange(rows)
-    while (here < length).any():  # at most length / least rounds, each for all rows
-        here = following[every, np.minimum(here + least + 1, length)]
-        kept[every, here] = True
-    return kept[:, :length]
+def _from_index(starts: NDArray[np.bool_] | None, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    if starts is None:
+        raise SettingsError(
+            'boundaries="index" needs `starts`, where the index says that documents begin; a stream gives them with '
+            'read_documents. Pass them, or take boundaries="eod"'
+        )
+    rows, length = shape
+    if starts.dtype != bool or starts.shape not in {(rows, length), (rows, length + 1)}:
+        raise SettingsError(
+            f"starts are {starts.dtype} of shape {starts.shape}; the rule is bool of shape ({rows}, {length}) or "
+            f"({rows}, {length + 1}), one for each token"
+        )
+    found = starts[:, :length].copy()
+    found[:, :1] = False
+    return found
 
 
 def make_fields(
-    tokens: np.ndarray,
+    tokens: NDArray[np.integer],
     eod_id: int,
     options: FieldOptions | None = None,
     *,
     vocabulary: int | None = None,
-    valid_length: np.ndarray | None = None,
-    rows: np.ndarray | None = None,
-) -> dict[str, np.ndarray]:
+    valid_length: NDArray[np.integer] | None = None,
+    rows: NDArray[np.integer] | None = None,
+    starts: NDArray[np.bool_] | None = None,
+) -> dict[str, NDArray[Any]]:
     """Derives the six fields of a batch.
 
     Definition, for position i of a row with inputs x and targets y:
 
-    - a segment starts at i > 0 where ``x[i-1] == eod_id`` (merged as the options say);
+    - a segment starts at i > 0 where ``x[i-1] == eod_id``, or where ``starts[i]`` (merged as the options say);
     - `inputs_segmentation` is 1 + the number of starts up to i, or 1;
     - `inputs_position` is i minus the last start, or i; `targets_position` is the same;
     - `targets_segmentation` is 0 where the position has no part in the loss, else 1;
-    - from `valid_length` on, every field is 0: padding is by length, never by id.
+    - from `valid_length` on, every field is 0: padding is by length, never by id, and no segment starts there.
 
     Args:
         tokens: integer [R, L + 1], L at least 1.
@@ -115,13 +191,16 @@ def make_fields(
         vocabulary: every id must be smaller; None leaves the ids unchecked but for negative ones.
         valid_length: integer [R], 0 to L: how many positions of each row hold an input with its target; None: all L.
         rows: integer [R], numbers of the rows in their stream, for error messages; None numbers them from 0.
+        starts: bool [R, L + 1] or [R, L], where documents begin, for ``boundaries="index"``; column 0 is not looked at.
 
     Returns:
         The arrays of `FIELD_NAMES`, int32 [R, L], fresh; `targets_position` is the same array as `inputs_position`.
+        Where the options ask for it, `cu_seqlens` too: int32 [R, K + 1], the segments kept, whatever is reset.
 
     Raises:
-        DataError: an id is negative or not below `vocabulary`; the message names row, place and id.
-        SettingsError: a shape is wrong.
+        DataError: an id is negative or not below `vocabulary`, or a row has more segments than the options allow; the
+            message names the row.
+        SettingsError: a shape is wrong, or `starts` is missing.
 
     References:
         Megatron-Core 0.16.1, `_get_ltor_masks_and_position_ids`: both resets on and `eod_mask_loss` mean the same.
@@ -132,23 +211,24 @@ def make_fields(
         ([[1, 1, 1, 2]], [[0, 1, 2, 0]])
     """
     options = FieldOptions() if options is None else options
-    if tokens.ndim != 2 or tokens.shape[1] < 2:
-        raise SettingsError(f"tokens have the shape {tokens.shape}; the rule is [rows, L + 1] with L at least 1")
-    shape = (tokens.shape[0], tokens.shape[1] - 1)
-    padding = None if valid_length is None else _padding(np.asarray(valid_length), shape)
-    _check_ids(tokens, vocabulary, padding, rows)
+    shape = check_shape(tokens)
+    padding = None if valid_length is None else padding_of(np.asarray(valid_length), shape)
+    check_ids(tokens, vocabulary, padding, rows)
     inputs = tokens[:, :-1].astype(np.int32)
     targets = tokens[:, 1:].astype(np.int32)
     segmentation = np.ones(shape, np.int32)
     position = np.empty(shape, np.int32)
     position[:] = np.arange(shape[1], dtype=np.int32)
-    if options.reset_attention_mask or options.reset_position_ids:
-        starts = segment_starts(inputs, eod_id, options.max_segments_per_sample)
+    made: dict[str, NDArray[Any]] = {}
+    if options.reset_attention_mask or options.reset_position_ids or options.cu_seqlens:
+        kept = segment_starts(inputs, eod_id, options, starts=starts, padding=padding, rows=rows)
         if options.reset_attention_mask:
-            np.cumsum(starts, axis=1, dtype=np.int32, out=segmentation)
+            np.cumsum(kept, axis=1, dtype=np.int32, out=segmentation)
             segmentation += 1
         if options.reset_position_ids:
-            position -= np.maximum.accumulate(np.where(starts, position, 0), axis=1)
+            position -= np.maximum.accumulate(np.where(kept, position, 0), axis=1)
+        if options.cu_seqlens:
+            made[CU_SEQLENS] = cumulative_lengths(kept, valid_length, options.segments(shape[1]))
     if options.eod_mask_loss:
         loss = (inputs != eod_id).astype(np.int32)
     else:
@@ -156,10 +236,33 @@ def make_fields(
     if padding is not None:
         for field in (inputs, targets, segmentation, loss, position):
             field[padding] = 0
-    return dict(zip(FIELD_NAMES, (inputs, targets, segmentation, loss, position, position)))
+    return dict(zip(FIELD_NAMES, (inputs, targets, segmentation, loss, position, position))) | made
 
 
-def _padding(valid_length: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def check_shape(tokens: NDArray[np.integer]) -> tuple[int, int]:
+    """The shape (R, L) of the fields of rows.
+
+    Raises:
+        SettingsError: the tokens are not [R, L + 1] with L at least 1.
+    """
+    if tokens.ndim != 2 or tokens.shape[1] < 2:
+        raise SettingsError(f"tokens have the shape {tokens.shape}; the rule is [rows, L + 1] with L at least 1")
+    return tokens.shape[0], tokens.shape[1] - 1
+
+
+def padding_of(valid_length: NDArray[np.integer], shape: tuple[int, int]) -> NDArray[np.bool_]:
+    """Which positions of rows hold nothing.
+
+    Args:
+        valid_length: integer [R], 0 to L.
+        shape: (R, L).
+
+    Returns:
+        bool [R, L].
+
+    Raises:
+        SettingsError: the lengths are no integers of that shape and range.
+    """
     rows, length = shape
     if valid_length.shape != (rows,) or not np.issubdtype(valid_length.dtype, np.integer):
         raise SettingsError(
@@ -170,14 +273,33 @@ def _padding(valid_length: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
         raise SettingsError(
             f"valid_length runs from {int(valid_length.min())} to {int(valid_length.max())}; the rule is 0 to {length}"
         )
-    mask: np.ndarray = np.arange(length) >= valid_length[:, None]
+    mask: NDArray[np.bool_] = np.arange(length) >= valid_length[:, None]
     return mask
 
 
-def _check_ids(tokens: np.ndarray, vocabulary: int | None, padding: np.ndarray | None, rows: np.ndarray | None) -> None:
-    """Two reductions over the tokens; where is looked up only once something is wrong."""
+def check_ids(
+    tokens: NDArray[np.integer],
+    vocabulary: int | None,
+    padding: NDArray[np.bool_] | None = None,
+    rows: NDArray[np.integer] | None = None,
+) -> None:
+    """Compares the ids of rows with the bound of the vocabulary.
+
+    At most one reduction over unsigned tokens, two over signed ones; where is looked up only once something is wrong.
+
+    Args:
+        tokens: integer [R, L + 1].
+        vocabulary: every id must be smaller; None takes what int32 holds.
+        padding: bool [R, L], positions that hold neither input nor target and are not looked at; None: none.
+        rows: integer [R], numbers of the rows in their stream, for the message; None numbers them from 0.
+
+    Raises:
+        DataError: an id is negative or not below the bound; the message names row, place and id.
+    """
     bound = np.iinfo(np.int32).max + 1 if vocabulary is None else vocabulary
-    if not tokens.size or (int(tokens.max()) < bound and int(tokens.min()) >= 0):
+    holds = np.iinfo(tokens.dtype)
+    small = not tokens.size or holds.max < bound or int(tokens.max()) < bound
+    if small and (not tokens.size or holds.min == 0 or int(tokens.min()) >= 0):
         return
     wrong = (tokens >= bound) | (tokens < 0)
     if padding is not None:  # a padded position holds neither input nor target

@@ -5,12 +5,14 @@ Convenient where rows are filtered, mapped or packed one by one, at four to two 
 """
 
 import operator
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gristmill.runtime.fields import FieldOptions, make_fields
+from gristmill.runtime.fields import FieldOptions
+from gristmill.runtime.naming import Naming, check_naming
+from gristmill.runtime.raw_rows import check_stream, read_raw
 from gristmill.runtime.streams import Stream
 
 __all__ = ["StreamSource"]
@@ -25,26 +27,33 @@ class StreamSource:
     Attributes:
         stream: where the rows come from.
         options: how the fields are made.
+        naming: whose names they have.
 
     Examples:
         >>> dataset = grain.MapDataset.source(StreamSource(stream)).batch(8)  # doctest: +SKIP
     """
 
-    def __init__(self, stream: Stream, options: FieldOptions | None = None) -> None:
+    def __init__(self, stream: Stream, options: FieldOptions | None = None, naming: Naming = "maxtext") -> None:
         """Opens nothing.
 
         Args:
             stream: where the rows come from.
-            options: how the fields are made; None takes the defaults of `FieldOptions`.
+            options: how the fields are made; None takes the defaults of `FieldOptions`, whatever the naming.
+            naming: ``maxtext`` for the six fields, ``megatron`` for Megatron's names and dtypes.
+
+        Raises:
+            SettingsError: the stream does not know what the options need, or there is no such naming.
         """
         self.stream = stream
         self.options = FieldOptions() if options is None else options
+        self.naming = check_naming(naming)
+        check_stream(stream, self.options)
 
     def __len__(self) -> int:
         return len(self.stream)
 
-    def __getitem__(self, row: SupportsIndex) -> dict[str, NDArray[np.int32]]:
-        """The six fields of a row, each int32 [L] and fresh.
+    def __getitem__(self, row: SupportsIndex) -> dict[str, NDArray[Any]]:
+        """The fields of a row, fresh: without their first axis what `make_fields`, or `make_megatron_fields`, gives.
 
         Args:
             row: 0 to ``len(self) - 1``, or negative counted from the end.
@@ -55,10 +64,10 @@ class StreamSource:
         """
         number = operator.index(row)
         number += len(self) if number < 0 else 0
-        stream = self.stream
-        rows = np.array([number])
-        fields = make_fields(stream.read(rows), stream.eod_id, self.options, vocabulary=stream.vocabulary, rows=rows)
+        raw = read_raw(self.stream, np.array([number]), self.options)
+        fields = raw.fields(self.stream, self.options, self.naming)
         return {name: field[0] for name, field in fields.items()}
 
     def __repr__(self) -> str:
-        return f"StreamSource({self.stream!r}, {self.options!r})"
+        naming = "" if self.naming == "maxtext" else f", naming={self.naming!r}"
+        return f"StreamSource({self.stream!r}, {self.options!r}{naming})"

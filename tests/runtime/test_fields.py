@@ -1,10 +1,12 @@
 """The six fields: worked tables, and a plain walk over each row as the oracle for every combination of options."""
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.formats.errors import DataError, SettingsError
@@ -75,17 +77,24 @@ def test_the_documents_of_a_small_corpus() -> None:
     assert (fields["targets_segmentation"] == 1).all(), "a real EOD keeps its loss unless asked"
 
 
-def oracle(row: Sequence[int], options: FieldOptions, valid: int) -> dict[str, list[int]]:
-    """The fields of one row by walking over it."""
+def oracle(
+    row: Sequence[int], options: FieldOptions, valid: int, begins: Sequence[bool]
+) -> dict[str, list[int]] | None:
+    """The fields of one row by walking over it; None where it must be refused."""
     length = len(row) - 1
     most = options.max_segments_per_sample
     least = length // most if most else 0
     out: dict[str, list[int]] = {name: [] for name in FIELD_NAMES}
     segment, start = 1, 0
+    lengths = [0]
     for place in range(length):
-        boundary = place > 0 and row[place - 1] == EOD
-        if boundary and (least <= 1 or place - start > least):
-            segment, start = segment + 1, place
+        boundary = place > 0 and (begins[place] if options.boundaries == "index" else row[place - 1] == EOD)
+        if place < valid and boundary and (least <= 1 or place - start > least):
+            if options.segment_limit == 0 or segment < options.segment_limit:
+                segment, start = segment + 1, place
+                lengths.append(place)
+            elif options.over_limit == "error":
+                return None
         used = int(place < valid)
         out["inputs"].append(row[place] * used)
         out["targets"].append(row[place + 1] * used)
@@ -93,17 +102,25 @@ def oracle(row: Sequence[int], options: FieldOptions, valid: int) -> dict[str, l
         out["targets_segmentation"].append(int(not (options.eod_mask_loss and row[place] == EOD)) * used)
         out["inputs_position"].append((place - start if options.reset_position_ids else place) * used)
     out["targets_position"] = out["inputs_position"]
+    if options.cu_seqlens:
+        out["cu_seqlens"] = lengths + [valid] * (options.segments(length) + 1 - len(lengths))
     return out
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray | None]:
+def batches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Tokens [R, L + 1], valid lengths or none, and where documents begin [R, L + 1]."""
     rows, width = draw(st.integers(0, 4)), draw(st.integers(2, 24))
     token = st.sampled_from([EOD, EOD, 0, 7, 8])
     tokens = draw(st.lists(st.lists(token, min_size=width, max_size=width), min_size=rows, max_size=rows))
+    starts = draw(st.lists(st.lists(st.booleans(), min_size=width, max_size=width), min_size=rows, max_size=rows))
     valid = draw(st.none() | st.lists(st.integers(0, width - 1), min_size=rows, max_size=rows))
     dtype = draw(st.sampled_from([np.uint16, np.int32]))
-    return np.array(tokens, dtype).reshape(rows, width), None if valid is None else np.array(valid, np.int64)
+    return (
+        np.array(tokens, dtype).reshape(rows, width),
+        None if valid is None else np.array(valid, np.int64),
+        np.array(starts, bool).reshape(rows, width),
+    )
 
 
 every_option = st.builds(
@@ -112,32 +129,83 @@ every_option = st.builds(
     reset_position_ids=st.booleans(),
     eod_mask_loss=st.booleans(),
     max_segments_per_sample=st.integers(0, 12),
+    boundaries=st.sampled_from(["eod", "index"]),
+    segment_limit=st.sampled_from([0, 0, 1, 2, 3, 5, 30]),
+    over_limit=st.sampled_from(["error", "merge"]),
+    cu_seqlens=st.booleans(),
 )
 
 
+@settings(max_examples=400, deadline=None)
 @given(batches(), every_option)
-def test_equals_a_walk_over_each_row(batch: tuple[np.ndarray, np.ndarray | None], options: FieldOptions) -> None:
-    tokens, valid = batch
-    before = tokens.copy()
-    fields = make_fields(tokens, EOD, options, valid_length=valid)
+def test_equals_a_walk_over_each_row(
+    batch: tuple[np.ndarray, np.ndarray | None, np.ndarray], options: FieldOptions
+) -> None:
+    tokens, valid, starts = batch
+    before = tokens.copy(), starts.copy()
     lengths = [tokens.shape[1] - 1] * len(tokens) if valid is None else valid.tolist()
-    expected = [oracle(row, options, length) for row, length in zip(tokens.tolist(), lengths, strict=True)]
-    for name in FIELD_NAMES:
-        assert fields[name].dtype == np.int32
-        assert fields[name].shape == (tokens.shape[0], tokens.shape[1] - 1)
-        assert fields[name].tolist() == [row[name] for row in expected], name
-        assert not np.shares_memory(fields[name], tokens)
-    np.testing.assert_array_equal(tokens, before)
+    expected = [
+        oracle(row, options, length, begins)
+        for row, length, begins in zip(tokens.tolist(), lengths, starts.tolist(), strict=True)
+    ]
+    looked_at = options.reset_attention_mask or options.reset_position_ids or options.cu_seqlens
+    if looked_at and None in expected:
+        with pytest.raises(DataError, match=f"row {expected.index(None)}: has .* but segment_limit is"):
+            make_fields(tokens, EOD, options, valid_length=valid, starts=starts)
+        return
+    if not looked_at:
+        expected = [
+            oracle(row, dataclasses.replace(options, segment_limit=0), length, begins)
+            for row, length, begins in zip(tokens.tolist(), lengths, starts.tolist(), strict=True)
+        ]
+    fields = make_fields(tokens, EOD, options, valid_length=valid, starts=starts)
+    assert tuple(fields) == options.names
+    for name, field in fields.items():
+        assert field.dtype == np.int32
+        width = options.segments(tokens.shape[1] - 1) + 1 if name == "cu_seqlens" else tokens.shape[1] - 1
+        assert field.shape == (tokens.shape[0], width)
+        assert field.tolist() == [row[name] for row in expected if row is not None], name
+        assert not np.shares_memory(field, tokens)
+    np.testing.assert_array_equal(tokens, before[0])
+    np.testing.assert_array_equal(starts, before[1])
 
 
-@given(batches(), st.integers(1, 12))
-def test_merging_bounds_the_segments(batch: tuple[np.ndarray, np.ndarray | None], most: int) -> None:
-    tokens, _ = batch
+@given(batches(), st.integers(1, 12), st.integers(0, 6))
+def test_segments_are_as_many_as_the_bound_allows(
+    batch: tuple[np.ndarray, np.ndarray | None, np.ndarray], most: int, limit: int
+) -> None:
+    tokens, _, _ = batch
+    options = FieldOptions(max_segments_per_sample=most, segment_limit=limit, over_limit="merge")
     length = tokens.shape[1] - 1
-    starts = segment_starts(tokens[:, :-1], EOD, most)
-    if length // most > 1:
-        assert (starts.sum(axis=1) <= length // (length // most + 1)).all()
+    starts = segment_starts(tokens[:, :-1], EOD, options)
+    assert (starts.sum(axis=1) < options.segments(length)).all()
     assert not starts[:, :1].any()
+    full = segment_starts(np.full((1, length), EOD), EOD, options)
+    assert int(full.sum()) + 1 == options.segments(length), "a row of nothing but EOD reaches the bound"
+
+
+WORKED_LENGTHS = {
+    "eod": ({}, [[0, 2, 4, 6, 6, 6, 6], [0, 6, 6, 6, 6, 6, 6]]),
+    "index": ({"boundaries": "index"}, [[0, 1, 5, 6, 6, 6, 6], [0, 3, 6, 6, 6, 6, 6]]),
+    "limit": ({"segment_limit": 2, "over_limit": "merge"}, [[0, 2, 6], [0, 6, 6]]),
+    "merged": ({"max_segments_per_sample": 2}, [[0, 4, 6], [0, 6, 6]]),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), WORKED_LENGTHS.values(), ids=WORKED_LENGTHS)
+def test_worked_cumulative_lengths(options: dict[str, Any], expected: list[list[int]]) -> None:
+    tokens = np.array([[5, EOD, 6, EOD, 7, EOD, 8], [1, 2, 3, 4, 5, 6, EOD]])
+    starts = np.zeros(tokens.shape, bool)
+    starts[0, [0, 1, 5, 6]] = starts[1, 3] = True
+    made = make_fields(tokens, EOD, FieldOptions(cu_seqlens=True, **options), starts=starts)
+    assert made["cu_seqlens"].tolist() == expected
+
+
+def test_a_row_padded_at_a_document_end_has_no_empty_segment() -> None:
+    tokens = np.array([[5, EOD, 6, EOD, 7, 8, 9]])
+    fields = make_fields(tokens, EOD, FieldOptions(cu_seqlens=True, segment_limit=2), valid_length=np.array([4]))
+    assert fields["cu_seqlens"].tolist() == [[0, 2, 4]]
+    assert fields["inputs_segmentation"].tolist() == [[1, 1, 2, 2, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -173,6 +241,7 @@ def test_what_lies_in_the_padding_is_never_looked_at() -> None:
         ((2, 4), [3], r"valid_length is int64 of shape \(1,\); the rule is integers of shape \(2,\)"),
         ((2, 4), [3, 4], "valid_length runs from 3 to 4; the rule is 0 to 3"),
         ((2, 4), [1.0, 2.0], "valid_length is float64"),
+        ((2, 4), [[3], [3]], r"valid_length is int64 of shape \(2, 1\)"),
     ],
 )
 def test_wrong_shapes_are_refused(shape: tuple[int, ...], valid: list[int] | None, message: str) -> None:
@@ -180,8 +249,46 @@ def test_wrong_shapes_are_refused(shape: tuple[int, ...], valid: list[int] | Non
         make_fields(np.zeros(shape, np.int32), EOD, valid_length=None if valid is None else np.array(valid))
 
 
+@pytest.mark.parametrize(
+    ("starts", "message"),
+    [
+        (None, 'boundaries="index" needs `starts`.* read_documents'),
+        (np.zeros((2, 2), bool), r"starts are bool of shape \(2, 2\); the rule is bool of shape \(2, 3\) or \(2, 4\)"),
+        (np.zeros((2, 3), np.int8), r"starts are int8 of shape \(2, 3\)"),
+    ],
+)
+def test_starts_that_are_missing_or_misshapen(starts: np.ndarray | None, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        make_fields(np.zeros((2, 4), np.int32), EOD, FieldOptions(boundaries="index"), starts=starts)
+
+
+def test_a_row_over_the_limit_is_named_with_the_remedies() -> None:
+    tokens = np.array([[5, 6, 7, 8], [EOD, EOD, 7, 8]])
+    with pytest.raises(DataError, match=r'row 31: has 3 segments, but segment_limit is 2: .*over_limit="merge"'):
+        make_fields(tokens, EOD, FieldOptions(segment_limit=2), rows=np.array([30, 31]))
+
+
 def test_options_have_a_digest_of_their_own() -> None:
     assert FieldOptions().digest == FieldOptions(reset_position_ids=True).digest
-    assert len({FieldOptions(max_segments_per_sample=most).digest for most in range(4)}) == 4
-    with pytest.raises(SettingsError, match="max_segments_per_sample must be at least 0, not -1"):
-        FieldOptions(max_segments_per_sample=-1)
+    assert FieldOptions().digest == "8b122f16f7b8", "states that older versions saved do not warn"
+    assert FieldOptions(cu_seqlens=True).digest == FieldOptions().digest, "the fields are the same"
+    different: list[dict[str, Any]] = [{"max_segments_per_sample": most} for most in range(4)] + [
+        {"boundaries": "index"},
+        {"segment_limit": 4},
+        {"segment_limit": 4, "over_limit": "merge"},
+    ]
+    assert len({FieldOptions(**options).digest for options in different}) == len(different)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_segments_per_sample": -1}, "max_segments_per_sample must be at least 0, not -1"),
+        ({"segment_limit": -1}, "segment_limit must be at least 0, not -1; 0 sets no limit"),
+        ({"boundaries": "bos"}, "boundaries must be 'eod' or 'index', not 'bos'"),
+        ({"over_limit": "drop"}, "over_limit must be 'error' or 'merge', not 'drop'"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        FieldOptions(**options)

@@ -1,0 +1,97 @@
+"""What fields are made from: the tokens of rows with whatever else their options need to know, read at one go.
+
+The one place where options meet a stream, so that batches and single rows ask for the same things in the same way.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gristmill.formats.errors import SettingsError
+from gristmill.runtime.fields import FieldOptions, make_fields
+from gristmill.runtime.naming import Naming, make_megatron_fields
+from gristmill.runtime.streams import DocumentStream, Stream
+
+__all__ = ["check_stream", "PaddedStream", "RawRows", "read_raw"]
+
+
+@runtime_checkable
+class PaddedStream(Stream, Protocol):
+    """A stream some of whose rows are shorter than L + 1 tokens and padded at the end."""
+
+    def valid_length(self, rows: ArrayLike) -> NDArray[np.integer]:
+        """How much of each row holds data.
+
+        Args:
+            rows: integers [R], 0 to ``len(self) - 1``.
+
+        Returns:
+            integer [R], 0 to L: positions of the row that hold an input with its target.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawRows:
+    """Rows as a stream gives them.
+
+    Attributes:
+        rows: integer [R], their numbers in the stream.
+        tokens: uint16 or int32 [R, L + 1].
+        starts: bool [R, L + 1], where documents begin; None unless the options ask the index for it.
+        valid_length: integer [R], or None where every row is full.
+    """
+
+    rows: NDArray[np.integer]
+    tokens: NDArray[np.uint16 | np.int32]
+    starts: NDArray[np.bool_] | None
+    valid_length: NDArray[np.integer] | None
+
+    def fields(self, stream: Stream, options: FieldOptions, naming: Naming = "maxtext") -> Mapping[str, NDArray[Any]]:
+        """The fields of the rows, by NumPy; see `make_fields` and `make_megatron_fields`."""
+        make = make_megatron_fields if naming == "megatron" else make_fields
+        return make(
+            self.tokens,
+            stream.eod_id,
+            options,
+            vocabulary=stream.vocabulary,
+            valid_length=self.valid_length,
+            rows=self.rows,
+            starts=self.starts,
+        )
+
+
+def check_stream(stream: Stream, options: FieldOptions) -> None:
+    """Whether a stream knows what the options need.
+
+    Raises:
+        SettingsError: documents are to be told apart by the index, and the stream has none.
+    """
+    if options.boundaries == "index" and not isinstance(stream, DocumentStream):
+        raise SettingsError(
+            f'boundaries="index" needs a stream that knows where its documents begin (read_documents), but {stream!r} '
+            'does not; take boundaries="eod", or a stream with an index, such as those of open_corpus and open_megatron'
+        )
+
+
+def read_raw(stream: Stream, rows: NDArray[np.integer], options: FieldOptions) -> RawRows:
+    """Reads rows and what the options need to know of them.
+
+    Args:
+        stream: where they come from; `check_stream` has seen it.
+        rows: integer [R], 0 to ``len(stream) - 1``.
+        options: how fields will be made.
+
+    Raises:
+        GristmillError: as `Stream.read`.
+    """
+    starts = None
+    if options.boundaries == "index" and isinstance(stream, DocumentStream):
+        tokens, starts = stream.read_documents(rows)
+    else:
+        tokens = stream.read(rows)
+    valid_length = stream.valid_length(rows) if isinstance(stream, PaddedStream) else None
+    return RawRows(rows=rows, tokens=tokens, starts=starts, valid_length=valid_length)
