@@ -6,6 +6,7 @@ element is paid once for each; the price is that transformations of single rows 
 """
 
 import logging
+import time
 import weakref
 from collections.abc import Coroutine, Generator
 from types import TracebackType
@@ -18,7 +19,9 @@ from jax.sharding import Sharding
 from gristmill.formats.errors import SettingsError
 from gristmill.runtime.delivery import BatchPlan, plan_batch
 from gristmill.runtime.fields import FIELD_NAMES, FieldOptions, make_fields
+from gristmill.runtime.metrics import BatchMetrics, count_loss_tokens
 from gristmill.runtime.prefetch import Prefetcher
+from gristmill.runtime.stall import StallReports, check_stall_seconds
 from gristmill.runtime.state import StreamState, check_state
 from gristmill.runtime.state_file import load_state, save_state
 from gristmill.runtime.streams import Stream
@@ -58,7 +61,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
 
     _closed = False  # here, so that `close` works on an object whose construction failed
     _parents = ()
-    _prefetcher: Prefetcher[Batch] | None = None
+    _prefetcher: "Prefetcher[tuple[Batch, int]] | None" = None
     _finalizer: "weakref.finalize[Any, Any] | None" = None
 
     def __init__(
@@ -73,6 +76,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         prefetch: int = 2,
         allow_stream_change: bool = False,
         close_seconds: float = 5.0,
+        stall_seconds: float = 30.0,
     ) -> None:
         """Checks everything that can be known before a row is read.
 
@@ -89,6 +93,8 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
                 makes each batch when it is asked for, without a thread.
             allow_stream_change: let `set_state` take up the state of another stream, at the same row number.
             close_seconds: how long `close` waits for a read that is under way.
+            stall_seconds: after how long a wait for a batch is reported in the log, with the file that is being read;
+                and again whenever it is twice as old. Needs a thread to wait for, so not with `prefetch` 0.
 
         Raises:
             SettingsError: G does not divide evenly over the devices, is larger than the stream, or another argument is
@@ -109,6 +115,8 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         self._prefetch = prefetch
         self._allow_stream_change = allow_stream_change
         self._close_seconds = close_seconds
+        self._metrics = BatchMetrics(stream, self.plan.rows, stream.sequence_length)
+        self._stall_seconds = check_stall_seconds(stall_seconds)
 
     @property
     def global_batch(self) -> int:
@@ -144,20 +152,33 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
             self._stop()
             _log.info("the stream ends: %d rows delivered, %d left over", self.next_sample, self.leftover_rows)
             raise StopIteration
+        began = time.monotonic()
         try:
             if self._prefetch:
                 self.start_prefetch()
-                batch = self._prefetcher.get()  # type: ignore[union-attr]  # start_prefetch made one
+                awaited = range(self.next_sample, self.next_sample + self.global_batch)
+                reports = StallReports(self.stream, awaited, self._stall_seconds)
+                batch, loss_tokens = self._prefetcher.get(reports)  # type: ignore[union-attr]  # start_prefetch made one
             else:
-                batch = _make_batch(self.stream, self.plan, self.options, self.next_sample)
+                batch, loss_tokens = _make_batch(self.stream, self.plan, self.options, self.next_sample)
         except StopIteration as error:  # rows remain, so somebody stopped the thread
             self._stop()
             raise ValueError(f"{self!r} was closed by another thread while it waited") from error
         except Exception:
             self._stop()
             raise
+        self._metrics.add(self.next_sample, loss_tokens, time.monotonic() - began)
         self.next_sample += self.global_batch
         return batch
+
+    def metrics(self) -> dict[str, int | float]:
+        """What was delivered, read and waited for so far, as a flat dict of numbers; cheap, from any thread.
+
+        Counts are of the rows that this process reads, since this object was made; what the stream read
+        (``bytes_read``, ``shard_hits``, ``shards_opened``) since it was opened, batches made ahead included.
+        ``wait_seconds`` is what the loop waited in `next`; ``samples/<source>`` are the rows of each source.
+        """
+        return self._metrics.snapshot()
 
     def start_prefetch(self) -> None:
         """Starts making batches ahead, if not yet done; `next` does it too."""
@@ -249,13 +270,18 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         self.next_sample = index * self.global_batch
 
 
-def _make_batch(stream: Stream, plan: BatchPlan, options: FieldOptions, first: int) -> Batch:
+def _make_batch(stream: Stream, plan: BatchPlan, options: FieldOptions, first: int) -> tuple[Batch, int]:
+    """A batch, and how many of its positions on this process have a part in the loss."""
     rows = first + plan.rows
-    fields = make_fields(stream.read(rows), stream.eod_id, options, vocabulary=stream.vocabulary, rows=rows)
-    return {name: plan.deliver(field) for name, field in fields.items()}
+    tokens = stream.read(rows)
+    fields = make_fields(tokens, stream.eod_id, options, vocabulary=stream.vocabulary, rows=rows)
+    loss_tokens = count_loss_tokens(tokens, stream.eod_id, eod_mask_loss=options.eod_mask_loss)
+    return {name: plan.deliver(field) for name, field in fields.items()}, loss_tokens
 
 
-def _batches(stream: Stream, plan: BatchPlan, options: FieldOptions, first: int) -> Generator[Batch, None, None]:
+def _batches(
+    stream: Stream, plan: BatchPlan, options: FieldOptions, first: int
+) -> Generator[tuple[Batch, int], None, None]:
     while first + plan.global_batch <= len(stream):
         yield _make_batch(stream, plan, options, first)
         first += plan.global_batch

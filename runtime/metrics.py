@@ -1,23 +1,51 @@
-"""What reading and waiting have cost so far, as plain numbers: always on, a few microseconds for each batch.
+"""What reading and waiting have cost so far, as plain numbers: always on, about a microsecond for each batch.
 
-Everything is counted where it happens anyway, for whole batches; nothing is sampled, and no token is looked at for it.
-The price is that counts are those of this process: of the rows that it reads, not of all rows of the job.
+Everything is counted for whole batches and where it happens anyway; what would cost more, the source of each row, is
+looked up for hundreds of batches at once or when somebody asks. The price is that counts are those of this process: of
+the rows that it reads, which are not all rows of the job.
 """
 
 import threading
-from dataclasses import dataclass
+from collections import Counter
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["BatchCounts", "BatchMetrics", "ReadCounts", "rows_by_source"]
+__all__ = ["BatchMetrics", "count_loss_tokens", "MeasuredStream", "ReadCounts"]
+
+_MOST_UNCOUNTED = 256  # batches whose sources are looked up together
+
+
+@runtime_checkable
+class MeasuredStream(Protocol):
+    """A stream that can say what it read, where its rows come from, and what it waits for."""
+
+    def read_counts(self) -> dict[str, int]:
+        """What has been read so far, by name: at least ``bytes_read``, the bytes of tokens taken from files."""
+        ...
+
+    def rows_by_source(self, rows: ArrayLike) -> dict[str, int]:
+        """How many of some rows come from each source.
+
+        Args:
+            rows: integers [R], 0 to ``len(self) - 1``.
+        """
+        ...
+
+    def waiting_on(self) -> list[tuple[str, float]]:
+        """What the reads that are under way are at, in words that name the file, and for how many seconds each runs.
+
+        Safe to call from any thread, also while a read does not come back.
+        """
+        ...
 
 
 class ReadCounts:
     """Adds up what a reader reads. Safe to use from many threads.
 
     Attributes:
-        bytes_read: bytes of tokens taken from shards.
+        bytes_read: bytes of tokens taken from shards, with what was read between them.
         shard_hits: how often a read found a shard open that it needed.
     """
 
@@ -33,69 +61,93 @@ class ReadCounts:
             self.shard_hits += shard_hits
 
 
-@dataclass(frozen=True, slots=True)
-class BatchCounts:
-    """What one batch holds, of the rows that this process reads.
-
-    Attributes:
-        rows: number of rows.
-        tokens: inputs that are no padding.
-        loss_tokens: positions that have a part in the loss.
-        sources: rows of each source by its name, or None where the stream does not tell.
-    """
-
-    rows: int
-    tokens: int
-    loss_tokens: int
-    sources: dict[str, int] | None = None
-
-
 class BatchMetrics:
     """Adds up the batches that were handed to a training loop. Safe to use from many threads."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._batches = self._rows = self._tokens = self._loss_tokens = 0
-        self._wait = self._last_wait = self._longest_wait = 0.0
-        self._sources: dict[str, int] = {}
+    def __init__(self, stream: object, rows: NDArray[np.int64], sequence_length: int) -> None:
+        """Starts at zero.
 
-    def add(self, counts: BatchCounts, waited_seconds: float) -> None:
-        """Adds a batch that was delivered, and how long the loop waited for it."""
+        Args:
+            stream: where the rows come from; a `MeasuredStream` where it can say more than that.
+            rows: int64 [R], the rows of a batch that this process reads, counted from the batch's first.
+            sequence_length: L.
+        """
+        self._stream = stream
+        self._rows = rows
+        self._tokens = len(rows) * sequence_length
+        self._lock = threading.Lock()
+        self._batches = self._loss_tokens = 0
+        self._wait = self._last_wait = self._longest_wait = 0.0
+        self._uncounted: list[int] = []  # first rows of batches
+        self._sources: Counter[str] = Counter()
+
+    def add(self, first: int, loss_tokens: int, waited_seconds: float) -> None:
+        """Adds a batch that was delivered.
+
+        Args:
+            first: number of its first row.
+            loss_tokens: positions that have a part in the loss, of the rows that this process reads.
+            waited_seconds: how long the loop waited for it.
+        """
         with self._lock:
             self._batches += 1
-            self._rows += counts.rows
-            self._tokens += counts.tokens
-            self._loss_tokens += counts.loss_tokens
+            self._loss_tokens += loss_tokens
             self._wait += waited_seconds
             self._last_wait = waited_seconds
             self._longest_wait = max(self._longest_wait, waited_seconds)
-            for source, rows in (counts.sources or {}).items():
-                self._sources[source] = self._sources.get(source, 0) + rows
+            self._uncounted.append(first)
+            if len(self._uncounted) >= _MOST_UNCOUNTED:
+                self._count_sources()
 
     def snapshot(self) -> dict[str, int | float]:
-        """The numbers so far, by name; a flat dict of plain numbers, which is a pytree of JAX and fits any logger."""
+        """The numbers so far.
+
+        Returns:
+            A flat dict of ints and floats, by name: a pytree of JAX, and what loggers take.
+        """
+        counts = self._stream.read_counts() if isinstance(self._stream, MeasuredStream) else {}
         with self._lock:
+            self._count_sources()
             found: dict[str, int | float] = {
                 "batches": self._batches,
-                "rows": self._rows,
-                "tokens": self._tokens,
+                "samples": self._batches * len(self._rows),
+                "tokens": self._batches * self._tokens,
                 "loss_tokens": self._loss_tokens,
                 "wait_seconds": self._wait,
                 "last_wait_seconds": self._last_wait,
                 "longest_wait_seconds": self._longest_wait,
             }
-            return found | {f"rows/{source}": rows for source, rows in self._sources.items()}
+            return found | counts | {f"samples/{source}": rows for source, rows in sorted(self._sources.items())}
+
+    def _count_sources(self) -> None:
+        if self._uncounted and isinstance(self._stream, MeasuredStream):
+            rows = np.add.outer(np.array(self._uncounted, np.int64), self._rows).ravel()
+            self._sources.update(self._stream.rows_by_source(rows))
+        self._uncounted.clear()
 
 
-def rows_by_source(names: tuple[str, ...], members: NDArray[np.integer] | None, rows: int) -> dict[str, int]:
-    """How many rows come from each source.
+def count_loss_tokens(
+    tokens: NDArray[np.integer],
+    eod_id: int,
+    *,
+    eod_mask_loss: bool = False,
+    valid_length: NDArray[np.integer] | None = None,
+) -> int:
+    """How many positions of a batch have a part in the loss: those where `targets_segmentation` is not 0.
+
+    Tokens are looked at only where EOD is left out of the loss.
 
     Args:
-        names: of the sources, by their numbers.
-        members: [rows], the source of each row; None where there is one source.
-        rows: number of rows.
+        tokens: integer [R, L + 1].
+        eod_id: id that closes a document.
+        eod_mask_loss: whether positions whose input is EOD are left out.
+        valid_length: integer [R], 0 to L: positions of each row that hold an input with its target; None: all L.
     """
-    if members is None:
-        return {names[0]: rows}
-    counts = np.bincount(members, minlength=len(names))
-    return {name: int(count) for name, count in zip(names, counts, strict=True) if count}
+    rows, width = tokens.shape
+    counted = rows * (width - 1) if valid_length is None else int(np.sum(valid_length))
+    if not eod_mask_loss:
+        return counted
+    ends = tokens[:, :-1] == eod_id
+    if valid_length is not None:
+        ends &= np.arange(width - 1) < np.asarray(valid_length)[:, None]
+    return counted - int(np.count_nonzero(ends))

@@ -7,11 +7,14 @@ that are still running when the interpreter ends are stopped before the librarie
 
 import atexit
 import threading
+import time
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Generator
 from typing import Any, Generic, TypeVar
+
+from gristmill.runtime.stall import StallReports
 
 __all__ = ["Prefetcher"]
 
@@ -77,22 +80,36 @@ class Prefetcher(Generic[_Item]):
             self._changed.wait_for(lambda: self._stopped or len(self._ready) < self._depth)
             return not self._stopped
 
-    def get(self) -> _Item:
+    def get(self, reports: StallReports | None = None) -> _Item:
         """The next item, waiting for it.
+
+        Args:
+            reports: told while the wait goes on; None tells nobody.
 
         Raises:
             StopIteration: there are no more, or `close` was called.
             BaseException: whatever making the item raised.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._end is not None or self._stopped)
-            if self._ready and not self._stopped:
-                item = self._ready.popleft()
-                self._changed.notify_all()
-                return item
-            if self._end is not None and not self._stopped:
-                raise self._end
-            raise StopIteration
+        began = time.monotonic()
+        patience = None if reports is None or reports.seconds > threading.TIMEOUT_MAX else reports.seconds
+        while True:
+            with self._changed:
+                if self._changed.wait_for(self._settled, patience):
+                    return self._take()
+            if reports is not None:  # without the lock, so that the thread is not held up by who writes the log
+                patience = reports.report(time.monotonic() - began)
+
+    def _settled(self) -> bool:
+        return bool(self._ready) or self._end is not None or self._stopped
+
+    def _take(self) -> _Item:
+        if self._ready and not self._stopped:
+            item = self._ready.popleft()
+            self._changed.notify_all()
+            return item
+        if self._end is not None and not self._stopped:
+            raise self._end
+        raise StopIteration
 
     def close(self) -> None:
         """Stops the thread and drops what waits; may be called twice.
