@@ -1,78 +1,218 @@
-"""Two real processes over loopback: each host's devices hold the reference, and checkpoints cross process counts."""
+"""Two and four real processes over loopback: what their devices hold, and checkpoints that cross process counts."""
 
+import importlib.util
 import json
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from numpy.typing import NDArray
 
-from gristmill.runtime import Checkpoints, TokenBatches, open_corpus
+from gristmill.runtime import MegatronStream, make_fields, open_corpus
 
 G = 16
+WORKER = Path(__file__).with_name("host_worker.py")
+
 ROWS = {
-    "one axis": 8,
-    "two axes": 8,
-    "axes reversed": 8,
-    "devices permuted": 8,
-    "tensor axis outermost": 16,
-    "sequence sharded": 8,
-    "context outermost": 16,
-    "rows shared by hosts": 12,
-    "fewer parts than hosts": 16,
+    "one axis": (8, 4),
+    "two axes": (8, 4),
+    "axes reversed": (8, 4),
+    "devices permuted": (8, 4),
+    "tensor axis outermost": (16, 8),
+    "sequence sharded": (8, 4),
+    "context outermost": (16, 8),
+    "rows shared by hosts": (12, 8),
+    "fewer parts than hosts": (16, 16),
+    "two parts": (8, 8),
+    "hosts without a device": (16, 16),
+    "sequence in zig-zag": (8, 8),
+    "context outermost in zig-zag": (16, 16),
+    "microbatches": (8, 4),
+    "microbatches of shared rows in zig-zag": (12, 8),
 }
-"""For each layout of the workers, the rows of a batch that each of two processes reads."""
+"""For each layout of the workers, the rows of a batch that each of two and of four processes reads."""
+
+ZIGZAG = {2: [0, 3, 1, 2], 4: [0, 7, 1, 6, 2, 5, 3, 4]}
+"""By the number of parts of the sequence: which of its chunks, two for each part, comes in which place."""
 
 
-def run_hosts(corpus: str, processes: int, *arguments: str) -> list[dict[str, Any]]:
-    """Runs the worker in that many processes and returns what each reported."""
+def load_worker() -> ModuleType:
+    """The worker's code, for what this process does itself."""
+    spec = importlib.util.spec_from_file_location("host_worker", WORKER)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_hosts(corpus: str, out: Path, processes: int, work: list[Any], *, killed: bool = False) -> list[list[Any]]:
+    """Runs the worker in that many processes and returns what each reported, line by line."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, str(Path(__file__).with_name("host_worker.py")), corpus, *arguments]
+    command = [sys.executable, str(WORKER), corpus, "--port", str(port), "--processes", str(processes)]
+    command += ["--out", str(out), "--work", json.dumps(work)]
     workers = [
         subprocess.Popen(
-            [*command, "--port", str(port), "--processes", str(processes), "--process", str(number)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            [*command, "--process", str(number)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         for number in range(processes)
     ]
     try:
-        finished = [worker.communicate(timeout=120) for worker in workers]
+        finished = [worker.communicate(timeout=240) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
     for worker, (_, errors) in zip(workers, finished, strict=True):
-        assert worker.returncode == 0, errors
-    return [json.loads(output.splitlines()[-1]) for output, _ in finished]
+        # the second to be killed may first notice that the other is gone
+        assert worker.returncode in ({-signal.SIGKILL, -signal.SIGABRT} if killed else {0}), errors
+    reports = [Path(f"{out}-{number}.jsonl").read_text("ascii") for number in range(processes)]
+    return [[json.loads(line) for line in report.splitlines()] for report in reports]
+
+
+def check_parts(worker: ModuleType, stream: MegatronStream, parts: Path, processes: int) -> None:
+    """Whether the parts of all processes together are the global batches, each cell in its place."""
+    held: dict[str, dict[str, list[tuple[Any, NDArray[Any]]]]] = {}
+    for number in range(processes):
+        with np.load(f"{parts}-{number}.npz") as file:
+            for name in file.files:
+                layout, step, field, bounds = name.split("|")
+                held.setdefault(layout, {}).setdefault(f"{step}|{field}", []).append((json.loads(bounds), file[name]))
+    assert held.keys() == ROWS.keys()
+    for layout, fields in held.items():
+        options = worker.LAYOUTS[layout][-1]
+        assert len(fields) == 2 * 6
+        for name, found in fields.items():
+            step, field = name.split("|")
+            expected = make_fields(stream.read(int(step) * G + np.arange(G)), stream.eod_id)[field]
+            if options.get("zigzag"):
+                split = worker.sharding_of(layout).shard_shape((G, stream.sequence_length))[1]
+                chunks = ZIGZAG[stream.sequence_length // split]
+                expected = expected.reshape(G, len(chunks), -1)[:, chunks].reshape(G, -1)
+            if "microbatches" in options:
+                expected = expected.reshape(options["microbatches"], -1, stream.sequence_length)
+            covered = np.zeros(expected.shape, bool)
+            for bounds, part in found:
+                index = tuple(slice(*bound) for bound in bounds)
+                np.testing.assert_array_equal(part, expected[index], f"{layout}: {field}")
+                covered[index] = True
+            assert covered.all(), f"{layout}: {field}"
+
+
+def expected(stream: MegatronStream, rows: int) -> int:
+    """The model of the workers after so many rows, in order."""
+    tokens = stream.read(np.arange(rows))[:, :-1].astype(np.uint64)
+    seen = 0
+    for digest in (tokens * (2 * np.arange(tokens.shape[1], dtype=np.uint64) + 1)).sum(axis=1).tolist():
+        seen = (seen * 1_000_003 + digest) % 2**32
+    return seen
+
+
+def test_one_process_with_eight_devices(blended_corpus: str, tmp_path: Path) -> None:
+    worker, stream = load_worker(), open_corpus(blended_corpus).stream()
+    rows, parts = worker.deliver(stream)
+    assert rows == dict.fromkeys(ROWS, G)
+    np.savez(tmp_path / "parts-0.npz", allow_pickle=False, **parts)
+    check_parts(worker, stream, tmp_path / "parts", 1)
 
 
 @pytest.mark.slow
-def test_two_processes(blended_corpus: str, tmp_path: Path) -> None:
+def test_any_number_of_processes(blended_corpus: str, tmp_path: Path) -> None:
+    """Everything that needs real processes, with one launch of two and one of four."""
+    worker = load_worker()
     stream = open_corpus(blended_corpus).stream()
-    inputs = stream.read(np.arange(len(stream)))[:, :-1]
-    by_two, by_one = str(tmp_path / "by-two"), str(tmp_path / "by-one")
-    for report in run_hosts(blended_corpus, 2, "--layouts", "--save", by_two):
-        assert report["rows"] == ROWS
+    one, two, four, cut = (str(tmp_path / name) for name in ("one", "two", "four", "cut"))
 
-    sharding = NamedSharding(jax.make_mesh((8,), ("data",)), PartitionSpec("data"))
-    everywhere = NamedSharding(sharding.mesh, PartitionSpec())
-    with TokenBatches(stream, 8, sharding) as batches:  # another batch size and number of processes
-        with Checkpoints(by_two) as checkpoints:
-            step, model = checkpoints.restore({"weights": jax.device_put(jnp.zeros(8), everywhere)}, batches)
-        assert (step, float(model["weights"][0]), batches.next_sample) == (3, 3.0, 3 * G)
-        assert np.asarray(next(batches)["inputs"]).tolist() == inputs[48:56].tolist()
-        with Checkpoints(by_one) as checkpoints:
-            checkpoints.save(7, {"weights": model["weights"] + 4}, batches)
+    def at(rows: int, step: int | None = None) -> list[Any]:
+        return [step, rows, expected(stream, rows)]
 
-    for report in run_hosts(blended_corpus, 2, "--restore", by_two, by_one):
-        assert report[by_two] == [3, 3.0, inputs[48:64].tolist()]
-        assert report[by_one] == [7, 7.0, inputs[56:72].tolist()]
+    here = worker.Job(blended_corpus)
+    here.open()
+    here.do(["train", 2])
+    for api in ("v0", "v1"):
+        assert here.do(["save", api, f"{one}-{api}", 2, {"then": 1}]) == at(G * (3 if api == "v0" else 4))
+    here.open(global_batch=8, prefetch=0)
+    assert here.do(["restore", "v0", f"{one}-v0"]) == at(2 * G, 2)  # 1 -> 1
+    assert here.do(["train", 3]) == at(2 * G + 3 * 8)
+
+    work: list[Any] = [
+        ["open", {"prefetch": 3}],
+        ["restore", "v0", f"{one}-v0"],  # 1 -> 2
+        ["train", 1],
+        ["save", "v0", f"{two}-v0", 3, {"then": 2}],
+        ["save", "v1", f"{two}-v1", 5, {"then": 1}],
+        ["open", {"layout": "microbatches", "microbatches": 4, "global_batch": 32}],
+        ["restore", "v1", f"{one}-v1"],  # 1 -> 2
+        ["train", 1],
+        ["restore", "v0", f"{two}-v0"],  # 2 -> 2
+        ["train", 1],
+        ["save", "v0", cut, 4],
+        ["train", 1],
+        ["save", "v0", cut, 5, {"kill": True}],
+    ]
+    reports = run_hosts(blended_corpus, tmp_path / "parts-2", 2, work, killed=True)
+    for number, (rows, *found) in enumerate(reports):
+        first_only = {"hosts without a device": 16 if number == 0 else 0}
+        assert rows == {layout: counts[0] for layout, counts in ROWS.items()} | first_only
+        assert found == [
+            [None, 0, 0],
+            at(32, 2),
+            at(48),
+            at(80),
+            at(96),
+            [None, 0, 0],
+            at(48, 2),
+            at(80),
+            at(48, 3),
+            at(80),
+            at(80),
+            at(112),
+        ]
+    check_parts(worker, stream, tmp_path / "parts-2", 2)
+
+    here.open(layout="devices permuted", microbatches=2)
+    assert here.do(["restore", "v0", cut])[1:] in (at(80)[1:], at(112)[1:])  # 2 -> 1, killed while it was saved
+    after_cut = here.do(["train", 0])[1]
+    assert here.do(["restore", "v1", f"{two}-v1"]) == at(80, 5)  # 2 -> 1
+
+    work = [
+        ["open", {"global_batch": 8, "prefetch": 1}],
+        ["restore", "v0", f"{two}-v0"],  # 2 -> 4
+        ["train", 3],
+        ["restore", "v1", f"{two}-v1"],  # 2 -> 4
+        ["train", 1],
+        ["restore", "v0", cut],  # 2 -> 4, killed while it was saved
+        ["train", 2],
+        ["restore", "v0", f"{one}-v0"],  # 1 -> 4
+        ["save", "v0", f"{four}-v0", 2, {"then": 1}],
+    ]
+    for number, (rows, *found) in enumerate(run_hosts(blended_corpus, tmp_path / "parts-4", 4, work)):
+        first_only = {"hosts without a device": 16 if number == 0 else 0}
+        assert rows == {layout: counts[1] for layout, counts in ROWS.items()} | first_only
+        assert [report[1:] for report in found] == [
+            report[1:]
+            for report in (
+                [None, 0, 0],
+                at(48),
+                at(72),
+                at(80),
+                at(88),
+                at(after_cut),
+                at(after_cut + 16),
+                at(32),
+                at(40),
+            )
+        ]
+    check_parts(worker, stream, tmp_path / "parts-4", 4)
+
+    here.open(layout="sequence sharded")
+    assert here.do(["restore", "v0", f"{four}-v0"]) == at(32, 2)  # 4 -> 1
+    assert here.do(["train", 2]) == at(64)
+    here.close()
