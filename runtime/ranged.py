@@ -130,7 +130,7 @@ class FileArray:
             self.file.read_into(int(begins[failed]), memoryview(out[failed]).cast("B"))
             rest = read_items(self.file.descriptor, begins[failed + 1 :], item, out[failed + 1 :])
             failed = -1 if rest < 0 else failed + 1 + rest
-        found = out.reshape(*wanted.shape, *self.shape[1:])
+        found = out.reshape(wanted.shape + self.shape[1:])
         return found[()] if wanted.ndim == 0 and len(self.shape) == 1 else found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -214,9 +214,16 @@ class RangedDataset(IndexedDataset):
             The bytes that were read, those between neighbouring ranges included.
 
         Raises:
-            FormatError: the file ends before.
+            FormatError: a range reaches beyond the file, or the file has become shorter.
             StorageError: the file cannot be read.
         """
+        outside = (starts < 0) | (starts + counts > self.num_tokens)
+        if outside.any():
+            start, count = int(starts[outside][0]), int(counts[outside][0])
+            raise FormatError(
+                f"{self._files.tokens}: tokens {start} to {start + count} are wanted, but there are {self.num_tokens}: "
+                "the index of the pair is damaged"
+            )
         file = self._tokens.file  # type: ignore[attr-defined]  # `_open_tokens` made it
         size = self.dtype.itemsize
         order = np.argsort(starts, kind="stable")
