@@ -7,7 +7,7 @@ devices; where the sequence is split over hosts that costs reading more than is 
 row follow from all that comes before.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -59,6 +59,19 @@ class BatchPlan:
             return self.sharding
         spec = tuple(self.sharding.spec)[: len(self.row_shape)]
         return self.sharding.update(spec=PartitionSpec(*spec))
+
+    def of_width(self, width: int, *, split: bool = False) -> "BatchPlan":
+        """The plan for arrays that hold `width` values for each row instead of L.
+
+        Args:
+            width: values of a row.
+            split: whether the axes that split the sequence split these too, in the order given; else each device of a
+                row gets them all.
+        """
+        sharding = self.sharding
+        if isinstance(sharding, NamedSharding) and not split:
+            sharding = sharding.update(spec=PartitionSpec(*tuple(sharding.spec)[: len(self.row_shape)]))
+        return replace(self, sequence_length=width, sharding=sharding, columns=None)
 
     def deliver(self, local: NDArray[np.generic]) -> jax.Array:
         """Makes a global array of what this process read.

@@ -3,7 +3,6 @@
 The one place where options meet a stream, so that batches and single rows ask for the same things in the same way.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -50,14 +49,16 @@ class RawRows:
     starts: NDArray[np.bool_] | None
     valid_length: NDArray[np.integer] | None
 
-    def fields(self, stream: Stream, options: FieldOptions, naming: Naming = "maxtext") -> Mapping[str, NDArray[Any]]:
+    def fields(
+        self, eod_id: int, options: FieldOptions, *, vocabulary: int | None, naming: Naming = "maxtext"
+    ) -> dict[str, NDArray[Any]]:
         """The fields of the rows, by NumPy; see `make_fields` and `make_megatron_fields`."""
         make = make_megatron_fields if naming == "megatron" else make_fields
         return make(
             self.tokens,
-            stream.eod_id,
+            eod_id,
             options,
-            vocabulary=stream.vocabulary,
+            vocabulary=vocabulary,
             valid_length=self.valid_length,
             rows=self.rows,
             starts=self.starts,

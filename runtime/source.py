@@ -64,8 +64,9 @@ class StreamSource:
         """
         number = operator.index(row)
         number += len(self) if number < 0 else 0
-        raw = read_raw(self.stream, np.array([number]), self.options)
-        fields = raw.fields(self.stream, self.options, self.naming)
+        stream, options = self.stream, self.options
+        raw = read_raw(stream, np.array([number]), options)
+        fields = raw.fields(stream.eod_id, options, vocabulary=stream.vocabulary, naming=self.naming)
         return {name: field[0] for name, field in fields.items()}
 
     def __repr__(self) -> str:

@@ -140,3 +140,17 @@ def test_what_cannot_be_divided_is_refused(
 def test_what_is_no_sharding_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"sharding is a Mesh; it must be a jax\.sharding.Sharding"):
         plan_batch(mesh((8,), ("data",)), G, L)  # type: ignore[arg-type]  # that is the mistake
+
+
+@pytest.mark.parametrize("microbatches", [None, 4])
+@pytest.mark.parametrize("split", [False, True])
+def test_another_number_of_values_lies_as_the_rows_do(microbatches: int | None, split: bool) -> None:
+    sharding = NamedSharding(mesh((2, 2), ("data", "context")), P("data", "context"))
+    plan = plan_batch(sharding, G, L, microbatches=microbatches, zigzag=True)
+    values = np.arange(G * 6, dtype=np.int32).reshape(G, 6)
+    narrow = plan.of_width(6, split=split)
+    array = narrow.deliver(values)
+    assert array.shape == narrow.shape == (*plan.row_shape, 6)
+    assert array.sharding == narrow.sharding
+    np.testing.assert_array_equal(np.asarray(array).reshape(G, 6), values)
+    assert {shard.data.shape[-1] for shard in array.addressable_shards} == {3 if split else 6}
