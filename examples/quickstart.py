@@ -109,7 +109,7 @@ def main() -> int:
         ),
         encoding="utf-8",
     )
-    gristmill("prepare", str(recipe))
+    gristmill("prepare", str(recipe), "--runner", "FnApiRunner", "--direct_num_workers=0")  # Beam, as in a cluster
 
     title("4/5  Looking at it: gristmill verify, gristmill inspect")
     gristmill("verify", str(corpus))

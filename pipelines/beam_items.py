@@ -5,13 +5,11 @@ items may be done twice or begun anew, and what an earlier run finished is found
 """
 
 import importlib.util
-import multiprocessing
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
 from gristmill.formats.errors import MissingExtraError, SettingsError
+from gristmill.pipelines.item_pool import ItemPool, usable_cores
 
 __all__ = ["do_items", "do_items_on_beam"]
 
@@ -33,20 +31,13 @@ def do_items(
     """
     if workers is not None and workers < 1:
         raise SettingsError(f"--max-workers {workers}: at least 1 is needed")
-    count = min(workers or len(os.sched_getaffinity(0)), len(items))
+    count = min(workers or usable_cores(), len(items))
     if count < 2:
         for item in items:
             say(work(item))
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context) as pool:
-        futures = [pool.submit(work, item) for item in items]
-        try:
-            for done in as_completed(futures):
-                say(done.result())
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+    with ItemPool(count) as pool:
+        pool.map(work, items, done=say)
 
 
 def do_items_on_beam(

@@ -24,7 +24,10 @@ from gristmill.pipelines.job import Job
 
 __all__ = ["check_flags", "check_name", "OWN_OPTIONS", "run_beam", "run_pipeline", "worker_error"]
 
-OWN_OPTIONS = ("--from", "--to", "--source", "--output", "--runner", "--verbose", "--quiet", "--debug", "--help")
+OWN_OPTIONS = (
+    *("--from", "--to", "--source", "--output", "--runner", "--max-workers"),
+    *("--verbose", "--quiet", "--debug", "--help"),
+)
 """Options of `gristmill prepare` itself, to suggest for a word that neither it nor Beam knows."""
 
 _RAISED = re.compile(r"^\s*gristmill\.[\w.]*\.(\w+Error): ", re.MULTILINE)

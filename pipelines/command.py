@@ -18,6 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runner", default="auto", metavar="NAME", help="auto, loop, FnApiRunner, DirectRunner, or any other of Beam's"
     )
+    parser.add_argument(
+        "--max-workers",
+        type=int,
+        metavar="N",
+        help="most processes of the runners auto (default: one per core) and loop (default: 1)",
+    )
     parser.add_argument("--verbose", action="store_true", help="show Beam's own log too")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
@@ -43,6 +49,7 @@ def run(arguments: argparse.Namespace, beam_flags: list[str]) -> int:
         source=arguments.source,
         runner=arguments.runner,
         flags=tuple(beam_flags),
+        max_workers=arguments.max_workers,
         quiet=arguments.quiet,
         verbose=arguments.verbose,
     )

@@ -1,90 +1,29 @@
-"""Encodes a split: reads it again, leaves out what scan and deduplication dropped, and streams token ids to a spill.
+"""Encodes a split: turns the documents that scan and deduplication left into a spill of token ids, and counts them.
 
-A spill is three files: the ids with one EOD behind each document (`.tok`, in the corpus's dtype), the documents'
-lengths (`.len`, int32) and the numbers of their records (`.rec`, uint32). Writing the tokens twice, here and in the
-shard, costs a few per cent of encoding and buys shards of equal size in a known order without shuffling a token.
+Where the scan encoded them already, as it does when one run cleans and tokenizes with the fast engine, all that is
+left to do is to list who goes on. Otherwise the input is read a second time, and what was dropped is not encoded.
 """
 
 import hashlib
 import itertools
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from gristmill.formats.errors import CorpusError
-from gristmill.formats.fingerprint import digest, short
+from gristmill.formats.fingerprint import digest
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
-from gristmill.formats.storage import publish
+from gristmill.formats.storage import FileFacts
 from gristmill.pipelines.dedup import read_drops
+from gristmill.pipelines.encoders import encoder_of
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Split
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import Batch, RecordAccount
 from gristmill.pipelines.scan import read_keys, split_result, write_rejects
-from gristmill.tokenize.encode import Encoder
-from gristmill.tokenize.engine import load_engine
-from gristmill.tokenize.resolved import load_resolved
+from gristmill.pipelines.spill import SpillWriter, early_digest, early_spill, settle, spill_path
 
-__all__ = [
-    "encode_split",
-    "encoder_of",
-    "prime_encoder",
-    "spill_path",
-    "TOKENIZER_FILES",
-    "TOKENIZER_FOLDER",
-]
-
-TOKENIZER_FOLDER = "tokenizer"
-"""Folder of the tokenizer inside a corpus."""
-
-TOKENIZER_FILES = (f"{TOKENIZER_FOLDER}/tokenizer.json", f"{TOKENIZER_FOLDER}/facts.json")
-"""Paths of the tokenizer's files, relative to the corpus."""
-
-
-def spill_path(source_id: str, part: int, kind: str) -> str:
-    """Path of a spill file, relative to the corpus; `kind` is "tok", "len" or "rec"."""
-    return f"spill/{source_id}/{part:05d}.{kind}"
-
-
-_ENCODERS: dict[tuple[str, ...], Encoder] = {}
-_LOADING = threading.Lock()
-
-
-def _encoder_key(job: Job) -> tuple[str, ...]:
-    return (job.tokenizer, job.engine, job.engine_version, job.recipe.tokenizer.control_text)
-
-
-def prime_encoder(job: Job, encoder: Encoder) -> None:
-    """Hands the launcher's encoder to `encoder_of`, so that items done in the same process need not load it again."""
-    with _LOADING:
-        _ENCODERS.clear()
-        _ENCODERS[_encoder_key(job)] = encoder
-
-
-def encoder_of(job: Job) -> Encoder:
-    """The job's encoder, loaded once per process and shared by its threads.
-
-    Raises:
-        CorpusError: the corpus holds another tokenizer than the run was planned with.
-        TokenizerError: the engine is missing here, or of another version than the launcher proved.
-    """
-    key = _encoder_key(job)
-    with _LOADING:
-        if key not in _ENCODERS:
-            folder = job.path(TOKENIZER_FOLDER)
-            resolved = load_resolved(folder)
-            if resolved.fingerprint != job.tokenizer:
-                raise CorpusError(
-                    f"{folder}: holds tokenizer {short(resolved.fingerprint)}, but the run was planned with "
-                    f"{short(job.tokenizer)}; another run writes to the same output. Start again"
-                )
-            keep = job.recipe.tokenizer.control_text == "keep"
-            engine = load_engine(resolved, job.engine, keep_control_tokens=keep, version=job.engine_version)
-            _ENCODERS.clear()
-            _ENCODERS[key] = Encoder.of(resolved, engine)
-        return _ENCODERS[key]
+__all__ = ["encode_split"]
 
 
 def encode_split(job: Job, split: Split) -> dict[str, Any]:
@@ -92,7 +31,8 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
 
     Returns:
         The item's result: what a scan reports where there was none, and tokens, documents, the longest and the last
-        document in tokens, spellings of control tokens, and the digest of what the spill follows from.
+        document in tokens, spellings of control tokens, the digest of what the spill follows from, and the path of its
+        ids.
 
     Raises:
         InputError: a record is bad and the policy is "fail", a file is damaged, or it changed since it was scanned.
@@ -113,47 +53,41 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
     receipt = valid_receipt(job.corpus, receipt_path, item_digest)
     if receipt is not None:
         return {**receipt.result, "number": split.number, "source": split.source}
+    early = early_spill(job, split) if source.clean.enabled else None
+    if early is None:
+        result, files = _spill(job, split, kept, item_digest)
+        spill_digest = item_digest
+    else:
+        result, files = dict(early.result), dict(early.files)
+        spill_digest = early_digest(job, split)
+    settled = settle(job, split, spill_path(source.id, split.part, spill_digest, "doc"), kept, item_digest)
+    if settled.empty:
+        result["dropped"] = {**result["dropped"], "no_tokens": settled.empty}
+    result |= settled.totals
+    result["kept"] = settled.totals["documents"]
+    result["spill"] = item_digest
+    result["tokens_at"] = spill_path(source.id, split.part, spill_digest, "tok")
+    write_receipt(receipt_path, Receipt(digest=item_digest, files={**files, **settled.files}, result=result))
+    return {**result, "number": split.number, "source": split.source}
+
+
+def _spill(
+    job: Job, split: Split, kept: np.ndarray | None, item_digest: str
+) -> tuple[dict[str, Any], dict[str, FileFacts]]:
+    """Reads a split and writes its spill; gives the account of the reading and the files."""
+    source = job.source_of(split)
     account = RecordAccount("skip" if source.clean.enabled else source.bad_records)
     encoder = encoder_of(job)
-    totals = {"tokens": 0, "documents": 0, "longest": 0, "last": 0, "control_hits": 0, "eod_in_text": 0}
-    empty = 0
-    files = {}
-    names = {kind: spill_path(source.id, split.part, kind) for kind in ("tok", "len", "rec")}
-    with (
-        publish(job.path(names["tok"]), scratch=True) as tokens,
-        publish(job.path(names["len"]), scratch=True) as lengths,
-        publish(job.path(names["rec"]), scratch=True) as records,
-    ):
+    with SpillWriter(job, split, item_digest) as spill:
         for batch in _selected(read_split(split, source, account), kept):
-            encoded = encoder.encode(batch.texts)
-            numbers = np.asarray(batch.records, "<u4")
-            lens = encoded.lengths
-            if not lens.all():
-                empty += int((lens == 0).sum())
-                numbers, lens = numbers[lens > 0], lens[lens > 0]
-            tokens.write(encoded.ids)
-            lengths.write(np.ascontiguousarray(lens, "<i4"))
-            records.write(np.ascontiguousarray(numbers))
-            totals["tokens"] += len(encoded.ids)
-            totals["documents"] += len(lens)
-            totals["control_hits"] += encoded.control_hits
-            totals["eod_in_text"] += encoded.eod_in_text
-            if len(lens):
-                totals["longest"] = max(totals["longest"], int(lens.max()))
-                totals["last"] = int(lens[-1])
-    for kind, publication in (("tok", tokens), ("len", lengths), ("rec", records)):
-        files[names[kind]] = publication.facts()
-    result = split_result(split, account, kept=totals["documents"])
+            spill.add(batch.records, encoder.encode(batch.texts))
+    files = spill.facts()
+    result = split_result(split, account, kept=0)
     if source.clean.enabled:
         result = {**result, "bad": 0, "dropped": {}, "counted": {}}
     else:
         files |= write_rejects(job, split, account)
-    if empty:
-        result["dropped"] = {**result["dropped"], "no_tokens": empty}
-    result |= totals
-    result["spill"] = item_digest
-    write_receipt(receipt_path, Receipt(digest=item_digest, files=files, result=result))
-    return result
+    return result, files
 
 
 def _kept_records(job: Job, split: Split) -> np.ndarray:

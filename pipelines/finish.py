@@ -19,7 +19,7 @@ from gristmill.formats.manifest import (
 )
 from gristmill.formats.receipts import STAGES_FOLDER
 from gristmill.formats.storage import FileFacts, list_folders, remove_tree
-from gristmill.pipelines.encode import TOKENIZER_FOLDER
+from gristmill.pipelines.encoders import TOKENIZER_FOLDER
 from gristmill.pipelines.inputs import InputFile
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import read_plan
@@ -108,9 +108,10 @@ def manifest_is_current(job: Job) -> bool:
 
 
 def finish(job: Job) -> None:
-    """Writes the manifest unless it is there already, then removes the spills and index sets of no use any more."""
+    """Writes the manifest unless it is there already, then removes the spills, and index sets of no use any more."""
     if not manifest_is_current(job):
         write_manifest(job.corpus, make_manifest(job))
+    remove_tree(job.path(STAGES_FOLDER, "items", "encode"))  # which vouch for the spills
     remove_tree(job.path("spill"))
     _sweep_sets(job)
 

@@ -38,6 +38,7 @@ class Job:
         engine: name of the engine that makes the ids.
         engine_version: its version, which every worker must have.
         source: number of the only source to work on, None for all.
+        encodes_early: whether splits are encoded while they are scanned; no byte of the corpus depends on it.
     """
 
     corpus: str
@@ -50,6 +51,7 @@ class Job:
     engine: str
     engine_version: str
     source: int | None
+    encodes_early: bool = False
 
     def source_of(self, split: Split) -> SourceSettings:
         """The source that a split belongs to."""
@@ -67,6 +69,10 @@ class Job:
         """Whether the run scans a split: it is cleaned at all, and not behind the only source wanted."""
         behind = self.source is not None and split.source > self.source
         return self.recipe.sources[split.source].clean.enabled and not behind
+
+    def spills_early(self, split: Split) -> bool:
+        """Whether a split is encoded while it is scanned."""
+        return self.encodes_early and self.wants(split.source)
 
     def path(self, *parts: str) -> str:
         """Path of a file of the corpus."""

@@ -1,16 +1,21 @@
-"""Runs the stages as a plain loop in this process: the oracle that runners are compared with, and for tiny runs.
+"""Runs the stages as a plain loop without Beam: in this process, or with its items spread over several.
 
-It calls the same functions in the same order as the Beam shell and never imports Beam, which takes longer to import
-than a small corpus takes to prepare.
+It calls the same functions in the same order as the Beam shell. In one process it is the oracle that runners are
+compared with; in several it is what uses one machine best, since Beam takes longer to import than a small corpus to
+prepare, and each of its worker processes imports it again. It does not leave the machine.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 from gristmill.formats.split import SPLITS
 from gristmill.pipelines.dedup import later_copies, write_drops
 from gristmill.pipelines.encode import encode_split
 from gristmill.pipelines.finish import finish
 from gristmill.pipelines.index import blend_split, close_blend, close_index, index_member, plan_index
+from gristmill.pipelines.item_pool import ItemPool
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Split, read_plan
 from gristmill.pipelines.scan import partition_keys, scan_split
@@ -20,33 +25,50 @@ from gristmill.pipelines.stages import close_clean, close_download, close_tokeni
 __all__ = ["run_loop"]
 
 
-def run_loop(job: Job, stages: Sequence[str], *, write_manifest: bool) -> None:
-    """Runs stages one item after the other.
+class _Map(Protocol):
+    """Does items and gives their results in order."""
+
+    def __call__(self, work: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]: ...
+
+
+def run_loop(job: Job, stages: Sequence[str], *, write_manifest: bool, workers: int = 1) -> None:
+    """Runs stages one after the other.
 
     Args:
         job: the run.
         stages: names out of `STAGES`, in order.
         write_manifest: whether to finish the corpus behind them.
+        workers: processes that do the items; with 1 this process does them itself.
+
+    Raises:
+        PoolWorkerGoneError: a worker process ended before its work did.
+        GristmillError: what an item raised.
     """
-    splits = read_plan(job.corpus).splits
-    for stage in stages:
-        if stage == "download":
-            close_download(job)
-        elif stage == "clean":
-            _clean(job, splits)
-        elif stage == "tokenize":
-            _tokenize(job, splits)
-        elif stage == "index":
-            close_index(job, [index_member(job, member) for member in plan_index(job)])
-        elif stage == "blend":
-            close_blend(job, [blend_split(job, split) for split in SPLITS])
-    if write_manifest:
-        finish(job)
+    with ItemPool(workers) if workers > 1 else contextlib.nullcontext() as pool:
+        do: _Map = _here if pool is None else pool.map
+        splits = read_plan(job.corpus).splits
+        for stage in stages:
+            if stage == "download":
+                close_download(job)
+            elif stage == "clean":
+                _clean(job, splits, do)
+            elif stage == "tokenize":
+                _tokenize(job, splits, do)
+            elif stage == "index":
+                close_index(job, do(partial(index_member, job), plan_index(job)))
+            elif stage == "blend":
+                close_blend(job, do(partial(blend_split, job), SPLITS))
+        if write_manifest:
+            finish(job)
 
 
-def _clean(job: Job, splits: Sequence[Split]) -> None:
+def _here(work: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]:
+    return [work(item) for item in items]
+
+
+def _clean(job: Job, splits: Sequence[Split], do: _Map) -> None:
     wanted = [split for split in splits if job.scans(split)]
-    scans = [scan_split(job, split) for split in wanted]
+    scans = do(partial(scan_split, job), wanted)
     groups: dict[int, list[bytes]] = {}
     for split in wanted:
         for group, keys in partition_keys(job, split):
@@ -60,8 +82,8 @@ def _clean(job: Job, splits: Sequence[Split]) -> None:
         close_clean(job, scans, drops)
 
 
-def _tokenize(job: Job, splits: Sequence[Split]) -> None:
-    encodes = [encode_split(job, split) for split in splits if job.wants(split.source)]
-    shards = [assemble_shard(job, plan) for plan in plan_shards(job, encodes)]
+def _tokenize(job: Job, splits: Sequence[Split], do: _Map) -> None:
+    encodes = do(partial(encode_split, job), [split for split in splits if job.wants(split.source)])
+    shards = do(partial(assemble_shard, job), plan_shards(job, encodes))
     if job.source is None:
         close_tokenize(job, encodes, shards)

@@ -68,7 +68,7 @@ class Progress:
                 fresh = sum(1 for path in folder.rglob("*.json") if _age(path.stat().st_mtime, self._began))
             except FileNotFoundError:  # a receipt of an earlier plan was removed meanwhile
                 continue
-            if fresh != self._shown.get(step, 0):
+            if fresh > self._shown.get(step, 0):  # receipts of spills go when the run ends
                 self._shown[step] = fresh
                 total = f" of {self._expected[step]}" if step in self._expected else ""
                 seconds = time.monotonic() - self._start

@@ -1,19 +1,17 @@
 """Chooses what a run is executed by, and how much of the machine it uses.
 
-`auto` means the machine at hand: the plain loop where the input is so small that importing Beam would cost more than
-the work, else Beam's FnApiRunner by name. Beam's own default may pick a runner that it fetches from the internet.
-Encoders release the interpreter lock, so threads share the cores; processes pay their start-up of some seconds back
-only on larger inputs. A Beam worker uses one core, engine included, and `auto` takes as many workers as there are
-cores; only the plain loop, which has no workers, lets the engine use them all. Whatever is chosen, the corpus is the
-same.
+`auto` means the machine at hand: the plain loop, with its items spread over one process per core where there is enough
+to do. Beam takes seconds to import, once more in each of its worker processes, and its threads share the lock that
+parsing holds; so Beam is for runs that name one of its runners or give it an option. A worker uses one core, engine
+included; only a loop in one process lets the engine use them all. Whatever is chosen, the corpus is the same.
 """
 
 import importlib.util
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gristmill.formats.errors import MissingExtraError, SettingsError
+from gristmill.pipelines.item_pool import usable_cores
 from gristmill.pipelines.job import Job
 
 __all__ = [
@@ -23,7 +21,6 @@ __all__ = [
     "execute",
     "LOOP",
     "LOOP_BYTES",
-    "PROCESS_BYTES",
     "RunnerChoice",
 ]
 
@@ -34,11 +31,7 @@ AUTO = "auto"
 """Name that leaves the choice to `choose_runner`."""
 
 LOOP_BYTES = 4 << 20
-"""Below so much input, importing Beam costs more than the work: `auto` takes the loop."""
-
-PROCESS_BYTES = 1 << 30
-"""From so much input on, `auto` takes processes, whose start-up is then small beside the work."""
-
+"""Below so much input, starting processes costs more than the work: `auto` does it all in its own."""
 
 _USUAL = (AUTO, LOOP, "FnApiRunner", "DirectRunner")
 
@@ -51,17 +44,15 @@ class RunnerChoice:
         runner: "loop", or the name of a Beam runner.
         flags: Beam's pipeline options.
         engine_threads: threads of the tokenizing engine in each process.
+        workers: processes of the plain loop.
         says: the choice in words.
     """
 
     runner: str
     flags: tuple[str, ...]
     engine_threads: int
+    workers: int = 1
     says: str
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def check_runner(name: str, flags: Sequence[str]) -> None:
@@ -88,36 +79,49 @@ def check_runner(name: str, flags: Sequence[str]) -> None:
         check_name(name, flags)
 
 
-def choose_runner(name: str, flags: Sequence[str], input_bytes: int, splits: int) -> RunnerChoice:
+def choose_runner(
+    name: str, flags: Sequence[str], input_bytes: int, splits: int, *, max_workers: int | None = None
+) -> RunnerChoice:
     """Works out how to execute a run.
 
     Args:
         name: "auto", "loop", or the name of a Beam runner.
-        flags: Beam options given by the user; they win over what is chosen here.
+        flags: Beam options given by the user; with `auto` they choose FnApiRunner.
         input_bytes: bytes of all inputs.
         splits: number of splits; more workers than splits have nothing to do.
+        max_workers: most processes of the plain loop; None is one per core for `auto`, and 1 for `loop`.
 
     Raises:
-        SettingsError: the number of workers is none.
+        SettingsError: the number of workers is none, or is given to a Beam runner.
     """
-    cores = _cores()
-    if name == LOOP or (name == AUTO and not flags and input_bytes < LOOP_BYTES):
-        return RunnerChoice(runner=LOOP, flags=(), engine_threads=cores, says=f"plain loop, {cores} engine threads")
+    if max_workers is not None and max_workers < 1:
+        raise SettingsError(f"--max-workers {max_workers}: at least 1 is needed")
+    if name == LOOP or (name == AUTO and not flags):
+        return _loop(name, input_bytes, splits, max_workers)
+    if max_workers is not None:
+        raise SettingsError(
+            f"--max-workers {max_workers}: is for the processes of --runner auto or loop; Beam's runners have options "
+            "of their own, such as --direct_num_workers or --max_num_workers"
+        )
     if name not in {AUTO, "FnApiRunner"}:
         return RunnerChoice(runner=name, flags=tuple(flags), engine_threads=1, says=f"Beam's {name}")
-    chosen = list(flags)
-    workers = max(1, min(cores, splits))
-    chooses = all(_value(flags, option) is None for option in ("direct_num_workers", "direct_running_mode"))
-    if name == AUTO and chooses and workers > 1:
-        mode = "multi_processing" if input_bytes >= PROCESS_BYTES else "in_memory"
-        chosen += [f"--direct_num_workers={workers}", f"--direct_running_mode={mode}"]
-    given = _value(chosen, "direct_num_workers") or "1"
+    given = _value(flags, "direct_num_workers") or "1"
     if not given.isdecimal():
         raise SettingsError(f"--direct_num_workers={given}: it must be a number of workers, 0 for one per core")
-    count = int(given) or cores
-    mode = _value(chosen, "direct_running_mode") or "in_memory"
+    count = int(given) or usable_cores()
+    mode = _value(flags, "direct_running_mode") or "in_memory"
     says = f"Beam's FnApiRunner, {count} worker{'s' if count > 1 else ''} ({mode})"
-    return RunnerChoice(runner="FnApiRunner", flags=tuple(chosen), engine_threads=1, says=says)
+    return RunnerChoice(runner="FnApiRunner", flags=tuple(flags), engine_threads=1, says=says)
+
+
+def _loop(name: str, input_bytes: int, splits: int, max_workers: int | None) -> RunnerChoice:
+    cores = usable_cores()
+    if max_workers is None:
+        max_workers = cores if name == AUTO and input_bytes >= LOOP_BYTES else 1
+    workers = max(1, min(max_workers, splits))
+    if workers == 1:
+        return RunnerChoice(runner=LOOP, flags=(), engine_threads=cores, says=f"this process, {cores} engine threads")
+    return RunnerChoice(runner=LOOP, flags=(), engine_threads=1, workers=workers, says=f"{workers} processes")
 
 
 def _value(flags: Sequence[str], option: str) -> str | None:
@@ -137,7 +141,7 @@ def execute(
     if choice.runner == LOOP:
         from gristmill.pipelines.loop import run_loop
 
-        run_loop(job, stages, write_manifest=write_manifest)
+        run_loop(job, stages, write_manifest=write_manifest, workers=choice.workers)
         return
     if importlib.util.find_spec("apache_beam") is None:
         raise MissingExtraError("apache-beam", "prepare", f"--runner {choice.runner}")

@@ -1,9 +1,12 @@
 """Scans a split: reads it, applies the cleaning rules, and writes down which records go on, with a hash of their text.
 
 The result is a file of packed keys, 20 bytes a document; text goes nowhere. Copies inside the split are resolved here,
-so that in the deduplication behind it no key can occur more often than there are splits.
+so that in the deduplication behind it no key can occur more often than there are splits. A run that tokenizes too lets
+the scan encode what it has in hand: with the fast engine that is cheaper than reading, parsing and cleaning everything
+a second time, even for text of which a good part turns out to be copies.
 """
 
+import contextlib
 from collections import Counter
 from typing import Any
 
@@ -14,10 +17,12 @@ from gristmill.formats.fingerprint import digest
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
 from gristmill.formats.storage import FileFacts, publish, read_bytes, remove, write_bytes
 from gristmill.pipelines.clean import clean_batch
+from gristmill.pipelines.encoders import encoder_of
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Split
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import Batch, RecordAccount
+from gristmill.pipelines.spill import SPILL_STEP, SpillWriter, early_digest
 
 __all__ = [
     "KEY_DTYPE",
@@ -67,10 +72,17 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     account = RecordAccount(source.bad_records)
     keys: list[np.ndarray] = []
     where = split.extents[0].relative
-    for batch in read_split(split, source, account):
-        kept = clean_batch(batch, source.clean, account, where) if source.clean.enabled else batch
-        if kept.texts:
-            keys.append(_keys(kept))
+    encoder = encoder_of(job) if job.spills_early(split) else None
+    spill = None if encoder is None else SpillWriter(job, split, early_digest(job, split))
+    with spill or contextlib.nullcontext():
+        for batch in read_split(split, source, account):
+            kept = clean_batch(batch, source.clean, account, where) if source.clean.enabled else batch
+            if kept.texts:
+                keys.append(_keys(kept))
+                if encoder is not None and spill is not None:
+                    spill.add(kept.records, encoder.encode(kept.texts))
+    if spill is not None:
+        _receive_spill(job, split, account, spill)
     packed = np.concatenate(keys) if keys else np.empty(0, KEY_DTYPE)
     if source.clean.exact_dedup:
         packed, copies = _first_of_each(packed)
@@ -84,6 +96,13 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     result = split_result(split, account, kept=len(packed))
     write_receipt(receipt_path, Receipt(digest=item_digest, files=files, result=result))
     return result
+
+
+def _receive_spill(job: Job, split: Split, account: RecordAccount, spill: SpillWriter) -> None:
+    """Writes the receipt of a spill that was written while scanning; what was left out is the scan's to tell."""
+    result = {**split_result(split, account, kept=0), "bad": 0, "dropped": {}, "counted": {}}
+    path = item_receipt_path(job.corpus, SPILL_STEP, job.item(split))
+    write_receipt(path, Receipt(digest=early_digest(job, split), files=spill.facts(), result=result))
 
 
 def write_rejects(job: Job, split: Split, account: RecordAccount) -> dict[str, FileFacts]:

@@ -14,9 +14,10 @@ from gristmill.formats.errors import DataError, FormatError
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.indexed_writer import write_indexed
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
-from gristmill.formats.storage import read_bytes, read_range
-from gristmill.pipelines.encode import encoder_of, spill_path
+from gristmill.formats.storage import read_range
+from gristmill.pipelines.encoders import encoder_of
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.spill import read_kept
 
 __all__ = ["assemble_shard", "plan_shards", "shard_item", "shard_path", "ShardPiece", "ShardPlan"]
 
@@ -30,12 +31,14 @@ class ShardPiece:
     Attributes:
         part: number of the spill within the source.
         position: tokens of the source before the spill.
-        digest: digest of what the spill follows from.
+        digest: digest of what decides which documents of the spill go on.
+        tokens: path of the spill's ids, relative to the corpus.
     """
 
     part: int
     position: int
     digest: str
+    tokens: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,11 @@ class ShardPlan:
     start: int
     end: int
     pieces: tuple[ShardPiece, ...]
+
+    def decides(self) -> dict[str, Any]:
+        """What decides the shard's bytes: all but where the spills lie."""
+        pieces = [[piece.part, piece.position, piece.digest] for piece in self.pieces]
+        return {"source": self.source, "number": self.number, "of": self.count, "end": self.end, "pieces": pieces}
 
 
 def shard_path(source_id: str, number: int, count: int) -> str:
@@ -103,7 +111,9 @@ def _plan_source(job: Job, source: int, reports: list[dict[str, Any]]) -> list[S
     pieces: dict[int, list[ShardPiece]] = {}
     for report, position in zip(reports, positions, strict=False):
         if report["tokens"]:
-            piece = ShardPiece(part=report["part"], position=position, digest=report["spill"])
+            piece = ShardPiece(
+                part=report["part"], position=position, digest=report["spill"], tokens=report["tokens_at"]
+            )
             for number in _numbers(job, source, report, position, target):
                 pieces.setdefault(number, []).append(piece)
     return [
@@ -124,14 +134,9 @@ def _numbers(job: Job, source: int, report: dict[str, Any], position: int, targe
     if report["longest"] <= target:
         last = position + report["tokens"] - report["last"]
         return list(range(position // target, last // target + 1))
-    lengths = _lengths(job, source, report["part"])
+    lengths = read_kept(job, job.recipe.sources[source].id, report["part"], report["spill"])["length"].astype(np.int64)
     starts = position + np.cumsum(lengths) - lengths
     return [int(number) for number in np.unique(starts // target)]
-
-
-def _lengths(job: Job, source: int, part: int) -> np.ndarray:
-    path = job.path(spill_path(job.recipe.sources[source].id, part, "len"))
-    return np.frombuffer(read_bytes(path), "<i4").astype(np.int64)
 
 
 def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
@@ -146,7 +151,7 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
     """
     source_id = job.recipe.sources[plan.source].id
     receipt_path = item_receipt_path(job.corpus, "assemble", shard_item(source_id, plan.number, plan.count))
-    item_digest = digest({"step": "assemble", "tokenizer": job.tokenizer, "plan": plan})
+    item_digest = digest({"step": "assemble", "tokenizer": job.tokenizer, "plan": plan.decides()})
     receipt = valid_receipt(job.corpus, receipt_path, item_digest)
     if receipt is not None:
         return {**receipt.result, "source": plan.source}
@@ -156,22 +161,18 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
     ends: list[tuple[int, int]] = []
     with write_indexed(job.path(name), encoder.dtype) as writer:
         for piece in plan.pieces:
-            lengths = _lengths(job, plan.source, piece.part)
-            stops = np.cumsum(lengths)
-            starts = piece.position + stops - lengths
+            kept = read_kept(job, source_id, piece.part, piece.digest)
+            lengths = kept["length"].astype(np.int64)
+            starts = piece.position + np.cumsum(lengths) - lengths
             low, high = (int(bound) for bound in np.searchsorted(starts, (plan.start, plan.end)))
             if low == high:
                 continue
-            records = spill_path(source_id, piece.part, "rec")
-            ends += [(piece.part, _record(job.path(records), at)) for at in (low, high - 1)]
-            tokens = job.path(spill_path(source_id, piece.part, "tok"))
-            for first, last in _runs(lengths, low, high):
-                begin = int(stops[first] - lengths[first])
-                size = encoder.dtype.itemsize
-                data = read_range(tokens, begin * size, (int(stops[last - 1]) - begin) * size)
-                ids = np.frombuffer(data, encoder.dtype)
+            kept = kept[low:high]
+            ends += [(piece.part, int(kept["record"][at])) for at in (0, -1)]
+            for first, last in _runs(kept):
+                ids = _read_run(job.path(piece.tokens), kept[first:last], encoder.dtype)
                 eods += int(np.count_nonzero(ids == encoder.eod_id))
-                writer.add(ids, lengths[first:last])
+                writer.add(ids, kept["length"][first:last].astype(np.int64))
     facts = writer.facts
     if facts is None or (eods < facts.documents):
         raise FormatError(f"{name}: {eods} EODs for {writer.documents} documents; each must end with one")
@@ -191,20 +192,30 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
     return {**result, "source": plan.source}
 
 
-def _record(path: str, at: int) -> int:
-    """Record number of a spill's document."""
-    return int(np.frombuffer(read_range(path, 4 * at, 4), "<u4")[0])
-
-
-def _runs(lengths: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
-    """Cuts documents low..high into runs of about `_COPY_TOKENS` tokens, at least one document each."""
-    stops = np.cumsum(lengths[low:high])
+def _runs(kept: np.ndarray) -> list[tuple[int, int]]:
+    """Cuts documents into runs that span about `_COPY_TOKENS` tokens of the spill, at least one document each."""
+    stops = kept["start"] + kept["length"]
     runs = []
-    first = low
-    while first < high:
-        done = int(stops[first - low] - lengths[first])
-        last = low + int(np.searchsorted(stops, done + _COPY_TOKENS, side="right"))
+    first = 0
+    while first < len(kept):
+        last = int(np.searchsorted(stops, int(kept["start"][first]) + _COPY_TOKENS, side="right"))
         last = max(first + 1, last)
         runs.append((first, last))
         first = last
     return runs
+
+
+def _read_run(path: str, kept: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """The ids of some documents of a spill, one after the other; what lies between them is read and left out."""
+    begin = int(kept["start"][0])
+    span = int(kept["start"][-1]) + int(kept["length"][-1]) - begin
+    ids = np.frombuffer(read_range(path, begin * dtype.itemsize, span * dtype.itemsize), dtype)
+    lengths = kept["length"].astype(np.int64)
+    if span == lengths.sum():
+        return ids
+    edges = np.zeros(span + 1, np.int8)
+    starts = kept["start"] - begin
+    edges[starts] += 1
+    edges[starts + lengths] -= 1  # where the next document follows at once, the two cancel
+    kept_ids: np.ndarray = ids[np.cumsum(edges[:-1], dtype=np.int8).view(bool)]
+    return kept_ids

@@ -22,11 +22,12 @@ from gristmill.formats.receipts import (
     write_receipt,
 )
 from gristmill.formats.storage import FileFacts, file_facts, is_local, list_files, local_path, relative_to, remove
-from gristmill.pipelines.encode import TOKENIZER_FILES
+from gristmill.pipelines.encoders import TOKENIZER_FILES
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Plan, read_plan
 from gristmill.pipelines.scan import keys_path, rejects_path
 from gristmill.pipelines.shards import shard_item
+from gristmill.pipelines.spill import SPILL_STEP
 
 __all__ = [
     "close_clean",
@@ -192,6 +193,7 @@ def close_tokenize(job: Job, encodes: list[Result], shards: list[Result]) -> Res
     sweep(job, "tokens", files)
     for name in TOKENIZER_FILES:
         files[name] = file_facts(job.path(name))
+    _sweep_receipts(job, SPILL_STEP, ())
     _sweep_receipts(job, "encode", _items(job, plan, cleaned=False))
     numbers = Counter(int(shard["source"]) for shard in shards)
     names = ((job.recipe.sources[shard["source"]].id, shard["number"], numbers[shard["source"]]) for shard in shards)

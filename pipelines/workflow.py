@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill.formats.errors import CorpusError, FormatError, GristmillError, SettingsError, StorageError
@@ -20,7 +20,7 @@ from gristmill.formats.manifest import MANIFEST_NAME, read_manifest
 from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path, withdraw
 from gristmill.formats.recipe import Recipe
 from gristmill.formats.storage import exists, is_local, join, list_files, list_folders, local_path, remove, write_bytes
-from gristmill.pipelines.encode import TOKENIZER_FOLDER, prime_encoder
+from gristmill.pipelines.encoders import TOKENIZER_FOLDER, prime_encoder
 from gristmill.pipelines.finish import finish, manifest_is_current
 from gristmill.pipelines.index import plan_index
 from gristmill.pipelines.job import Job, make_job
@@ -54,6 +54,7 @@ class PrepareOptions:
         source: id of the only source to work on, None for all.
         runner: "auto", "loop", or the name of a Beam runner.
         flags: Beam's pipeline options.
+        max_workers: most processes of "auto" and "loop"; None leaves the choice to `choose_runner`.
         quiet: whether to print nothing.
         verbose: whether Beam's own log is shown.
     """
@@ -63,6 +64,7 @@ class PrepareOptions:
     source: str | None = None
     runner: str = "auto"
     flags: tuple[str, ...] = ()
+    max_workers: int | None = None
     quiet: bool = False
     verbose: bool = False
 
@@ -102,7 +104,9 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
     check_runner(options.runner, options.flags)
     _check_output(recipe.output)
     plan = plan_run(recipe)
-    choice = choose_runner(options.runner, options.flags, plan.input_bytes, len(plan.splits))
+    choice = choose_runner(
+        options.runner, options.flags, plan.input_bytes, len(plan.splits), max_workers=options.max_workers
+    )
     set_engine_threads(choice.engine_threads)
     say(
         f"{recipe.name}: {sum(map(len, plan.inputs))} input files, {plan.input_bytes / 1e6:.1f} MB, "
@@ -131,6 +135,7 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
             say("every stage is finished; the manifest is written anew")
             finish(job)
             return PrepareResult(corpus=job.corpus, stages=(), finished=True)
+        job = replace(job, encodes_early=_encodes_early(todo, engine))
         engine_says = f"; ids by {engine.name} {engine.version}" if engine else ""
         say(f"stages {', '.join(todo)} on {choice.says}{engine_says}")
         with contextlib.nullcontext() if options.quiet else Progress(job, _expected(job, plan)):
@@ -203,6 +208,11 @@ def _engine(recipe: Recipe, plan: Plan, resolved: ResolvedTokenizer) -> Engine:
     """The engine that proved itself on a probe and a sample of the corpus."""
     keep = recipe.tokenizer.control_text == "keep"
     return choose_engine(resolved, _sample(recipe, plan), keep_control_tokens=keep).engine
+
+
+def _encodes_early(todo: Sequence[str], engine: Engine | None) -> bool:
+    """Whether the scan encodes too: the fast engine costs less than a second reading, the definition a lot more."""
+    return engine is not None and engine.name == "fastokens" and {"clean", "tokenize"} <= set(todo)
 
 
 def _sample(recipe: Recipe, plan: Plan) -> list[str]:

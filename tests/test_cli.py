@@ -362,9 +362,9 @@ class TestWords:
         assert (done.returncode, done.stdout) == (0, "")
         lines = done.stderr.splitlines()
         assert lines[0].startswith("test: 1 input files, 0.1 MB, 1 splits -> ")
-        assert lines[1].startswith("stages download, clean, tokenize, index, blend on plain loop")
+        assert lines[1].startswith("stages download, clean, tokenize, index, blend on this process")
         assert lines[-1].startswith("done in ")
-        assert any("1 of 1 splits encoded" in line for line in lines)
+        assert any("1 of 1 splits scanned" in line for line in lines)
         again = good.cli("prepare", recipe)
         assert again.stderr.splitlines()[-1].startswith("nothing to do: ")
 
@@ -410,7 +410,7 @@ class TestWords:
         assert "gristmill: " in capsys.readouterr().err
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("runner", [("--runner", "loop"), FN_API, (*FN_API, "--direct_num_workers=2")])
+    @pytest.mark.parametrize("runner", [("--runner", "loop"), (), FN_API, (*FN_API, "--direct_num_workers=2")])
     def test_ctrl_c_ends_a_run_at_once(self, workshop: Any, runner: tuple[str, ...]) -> None:
         lines = b"".join(json.dumps({"text": f"{number} " * 200}).encode() + b"\n" for number in range(50_000))
         workshop.write("a.jsonl", lines)
@@ -418,12 +418,13 @@ class TestWords:
         code = (
             "import signal, sys\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-            "from gristmill.cli import main\n"
-            f"sys.exit(main({['prepare', recipe, *runner]!r}))\n"
+            "from gristmill.cli import entry\n"
+            f"sys.argv[1:] = {['prepare', recipe, *runner]!r}\n"
+            "entry()\n"
         )
         process = subprocess.Popen([sys.executable, "-c", code], cwd=workshop.folder, stderr=subprocess.PIPE, text=True)
-        scanned = workshop.folder / "out" / "_stages" / "items" / "scan" / "s0"
-        while process.poll() is None and not scanned.exists():
+        begun = workshop.folder / "out" / "spill" / "s0"
+        while process.poll() is None and not begun.exists():
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=120)[1]

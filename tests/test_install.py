@@ -157,6 +157,6 @@ def test_the_console_script_answers(installed: Path, tmp_path: Path) -> None:
     (entry_points,) = installed.glob("gristmill-*.dist-info/entry_points.txt")
     parsed = configparser.ConfigParser()
     parsed.read_string(entry_points.read_text("utf-8"))
-    assert dict(parsed["console_scripts"]) == {"gristmill": "gristmill.cli:main"}
+    assert dict(parsed["console_scripts"]) == {"gristmill": "gristmill.cli:entry"}
     script = installed / "bin" / "gristmill"
     assert "prepare" in run(sys.executable, str(script), "--help", cwd=tmp_path, PYTHONPATH=str(installed))

@@ -10,7 +10,7 @@ import pytest
 from gristmill.formats.recipe import parse_recipe
 from gristmill.formats.verify import verify_corpus
 from gristmill.pipelines.beam_runners import run_beam
-from gristmill.pipelines.encode import TOKENIZER_FOLDER
+from gristmill.pipelines.encoders import TOKENIZER_FOLDER
 from gristmill.pipelines.index import plan_index
 from gristmill.pipelines.job import make_job
 from gristmill.pipelines.plan import plan_run, write_plan
@@ -30,6 +30,7 @@ RUNNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Beam's own choice": ("DirectRunner", ()),
     "bundle based": ("BundleBasedDirectRunner", ()),
     "portable": ("PortableRunner", ("--job_endpoint=embed", "--environment_type=LOOPBACK")),
+    "processes without Beam": ("loop", ()),
     "auto with an option": ("auto", ("--direct_num_workers=2",)),
 }
 TOP: dict[str, Any] = {
@@ -98,7 +99,8 @@ def loop(by_loop: Any) -> Iterator[Any]:
 def test_every_runner_makes_the_same_corpus(loop: Any, name: str) -> None:
     workshop, sources, expected = loop
     runner, flags = RUNNERS[name]
-    result = workshop.prepare(*sources, options={"runner": runner, "flags": flags}, **TOP)
+    workers = {"max_workers": 3} if runner == "loop" else {}
+    result = workshop.prepare(*sources, options={"runner": runner, "flags": flags, **workers}, **TOP)
     assert (result.stages, result.finished) == (STAGES, True)
     assert workshop.tree() == expected
 

@@ -29,15 +29,15 @@ class EncodedBatch:
         ids: ``[tokens]`` in the corpus's dtype (little-endian uint16 or int32): the documents one after the other, each
             non-empty one closed by one EOD.
         lengths: ``[documents]`` int32: tokens of each input document, its EOD included; 0 where nothing was encoded.
-        control_hits: how often the texts spell a control token.
-        eod_in_text: how many EOD ids the texts themselves made; 0 unless control tokens are kept or the EOD is ordinary
-            text to this tokenizer.
+        control_hits: ``[documents]`` uint32: how often each text spells a control token.
+        eod_in_text: ``[documents]`` uint32: how many EOD ids each text itself made; 0 unless control tokens are kept or
+            the EOD is ordinary text to this tokenizer.
     """
 
     ids: np.ndarray
     lengths: np.ndarray
-    control_hits: int
-    eod_in_text: int
+    control_hits: np.ndarray
+    eod_in_text: np.ndarray
 
 
 class Encoder:
@@ -108,7 +108,11 @@ class Encoder:
         from_text[ends] = False
         ids[from_text] = found
         ids[ends] = self.eod_id
-        eod_in_text = int(np.count_nonzero(ids == self.eod_id)) - len(ends)
+        eod_in_text = np.zeros(len(lengths), np.uint32)
+        places = np.flatnonzero(ids == self.eod_id)
+        if len(places) > len(ends):
+            documents_of = np.searchsorted(ends, places[~np.isin(places, ends, assume_unique=True)])
+            np.add.at(eod_in_text, np.flatnonzero(closed)[documents_of], 1)
         return EncodedBatch(ids, lengths.astype(np.int32), self._control.count(documents), eod_in_text)
 
 
@@ -130,15 +134,19 @@ class ControlCounter:
         self._searches = [(min(beginning, key=_commonness), beginning) for beginning in beginnings]
         self._pattern = re.compile("|".join(re.escape(token) for token in tokens)) if tokens else None
 
-    def count(self, texts: Sequence[str]) -> int:
-        """How often the texts spell a control token; of spellings that overlap, the first and longest counts."""
+    def count(self, texts: Sequence[str]) -> np.ndarray:
+        """How often each text spells a control token; of spellings that overlap, the first and longest counts.
+
+        Returns:
+            ``[texts]`` uint32.
+        """
+        hits = np.zeros(len(texts), np.uint32)
         if self._pattern is None:
-            return 0
-        hits = 0
-        for text in texts:
+            return hits
+        for place, text in enumerate(texts):
             for rarest, beginning in self._searches:
                 if rarest in text and beginning in text:
-                    hits += len(self._pattern.findall(text))
+                    hits[place] = len(self._pattern.findall(text))
                     break
         return hits
 

@@ -1,7 +1,6 @@
 """`python -m gristmill`: the same as the `gristmill` command."""
 
-import sys
+from gristmill.cli import entry
 
-from gristmill.cli import main
-
-sys.exit(main())
+if __name__ == "__main__":
+    entry()

@@ -5,15 +5,17 @@ everything under --debug, shows its traceback.
 """
 
 import argparse
+import atexit
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from gristmill import __version__
 from gristmill.formats.errors import GristmillError, SettingsError
 
-__all__ = ["main"]
+__all__ = ["entry", "main"]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -136,3 +138,27 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("gristmill: interrupted; what is finished stays, and a rerun goes on from there", file=sys.stderr)
         return 130
+
+
+def entry() -> NoReturn:
+    """Runs the command as a program: `main`, then the end of the process with its exit code."""
+    codes: list[int] = []
+    atexit.register(_end, codes)  # the first to be registered is the last to be called
+    try:
+        codes.append(main())
+    except Exception:
+        codes.append(1)
+        raise
+    sys.exit(codes[0])
+
+
+def _end(codes: Sequence[int]) -> None:
+    """Ends the process while threads of a run that was stopped are inside a library.
+
+    Python ends such a thread when it next asks for the lock, and where that is in a library written in Rust, the end of
+    the thread is the abort of the process.
+    """
+    if codes and threading.active_count() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(codes[0])

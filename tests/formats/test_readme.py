@@ -217,13 +217,18 @@ def test_keys_drops_and_spills_have_the_sizes_that_are_described(
     keys = np.frombuffer((tmp_path / "clean/math/00000.keys").read_bytes(), [("hash", "S16"), ("record", "<u4")])
     drops = np.frombuffer((tmp_path / "clean/math/00000.drops").read_bytes(), "<u4")
     assert len(drops) > 0, "some documents of the second source are copies of the first's"
-    lengths = np.frombuffer((tmp_path / "spill/math/00000.len").read_bytes(), "<i4")
-    records = np.frombuffer((tmp_path / "spill/math/00000.rec").read_bytes(), "<u4")
-    tokens = np.frombuffer((tmp_path / "spill/math/00000.tok").read_bytes(), "<u2")
+    (listed,) = tmp_path.glob("spill/math/00000-*.kept")
+    (described,) = tmp_path.glob("spill/math/00000-*.doc")
+    (ids,) = tmp_path.glob("spill/math/00000-*.tok")
+    kept = np.frombuffer(listed.read_bytes(), [("start", "<i8"), ("record", "<u4"), ("length", "<i4")])
+    documents = np.frombuffer(described.read_bytes(), "<u4").reshape(-1, 4)
+    tokens = np.frombuffer(ids.read_bytes(), "<u2")
+    records = kept["record"]
+    assert np.isin(keys["record"], documents[:, 0]).all(), "the scan encoded what the rules let through"
     assert np.array_equal(records, np.setdiff1d(keys["record"], drops))
-    assert lengths.sum() == len(tokens)
+    assert documents[:, 1].sum() == len(tokens)
     eod = read_manifest(str(small_corpus)).tokenizer.eod_id
-    assert (tokens[np.cumsum(lengths) - 1] == eod).all()
+    assert (tokens[kept["start"] + kept["length"] - 1] == eod).all()
     text = json.loads(Path(small_recipe.sources[1].files[0]).read_text().splitlines()[records[0]])["text"]
     place = int(np.searchsorted(keys["record"], records[0]))
     whole = (tmp_path / "clean/math/00000.keys").read_bytes()[20 * place : 20 * place + 16]

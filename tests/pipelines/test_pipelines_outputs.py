@@ -71,21 +71,16 @@ def test_a_damaged_shard_is_made_again_as_verify_says(workshop: Any) -> None:
 
 
 @pytest.mark.slow
-def test_workers_end_when_their_launcher_is_killed(workshop: Any) -> None:
-    recipe = workshop.recipe({"files": [workshop.jsonl("a.jsonl", texts("one") * 200)]})
-    words = [
-        "prepare",
-        recipe,
-        "--runner",
-        "FnApiRunner",
-        "--direct_num_workers=2",
-        "--direct_running_mode=multi_processing",
-    ]
+@pytest.mark.parametrize("way", ["beam", "item"])
+def test_workers_end_when_their_launcher_is_killed(workshop: Any, way: str) -> None:
+    recipe = workshop.recipe({"files": [workshop.jsonl(f"{name}.jsonl", texts("one") * 20_000) for name in "abc"]})
+    beam = ("--runner", "FnApiRunner", "--direct_num_workers=2", "--direct_running_mode=multi_processing")
+    words = ["prepare", recipe, *(beam if way == "beam" else ("--max-workers", "2"))]
     launcher = subprocess.Popen(
         [sys.executable, "-m", "gristmill", *words], cwd=workshop.folder, stderr=subprocess.PIPE
     )
     try:
-        workers = _wait_for_workers(launcher.pid)
+        workers = _wait_for_workers(launcher.pid, f"{way}_worker")
     finally:
         launcher.kill()
         launcher.communicate()
@@ -95,11 +90,11 @@ def test_workers_end_when_their_launcher_is_killed(workshop: Any) -> None:
     assert not alive
 
 
-def _wait_for_workers(pid: int) -> list[psutil.Process]:
+def _wait_for_workers(pid: int, name: str) -> list[psutil.Process]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         below = psutil.Process(pid).children(recursive=True)
-        workers = [process for process in below if "beam_worker" in " ".join(process.cmdline())]
+        workers = [process for process in below if name in " ".join(process.cmdline())]
         if len(workers) >= 2 and all(process.num_threads() > 1 for process in workers):
             return workers
         time.sleep(0.05)

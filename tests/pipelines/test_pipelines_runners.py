@@ -15,7 +15,7 @@ from gristmill.pipelines.beam_runners import check_flags, worker_error
 from gristmill.pipelines.decompress import DamagedError
 from gristmill.pipelines.progress import Progress
 from gristmill.pipelines.run_lock import working_on
-from gristmill.pipelines.runners import LOOP_BYTES, PROCESS_BYTES, check_runner, choose_runner
+from gristmill.pipelines.runners import LOOP_BYTES, check_runner, choose_runner
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -24,11 +24,10 @@ class TestChoice:
     @pytest.mark.parametrize(
         ("name", "flags", "input_bytes", "splits", "expected"),
         [
-            ("loop", (), PROCESS_BYTES, 100, "loop"),
-            ("auto", (), LOOP_BYTES - 1, 1, "loop"),
+            ("loop", (), 1 << 40, 100, "loop"),
             ("auto", (), 0, 0, "loop"),
+            ("auto", (), 1 << 40, 100, "loop"),
             ("auto", ("--direct_num_workers=1",), 0, 1, "FnApiRunner"),
-            ("auto", (), LOOP_BYTES, 1, "FnApiRunner"),
             ("FnApiRunner", (), 0, 1, "FnApiRunner"),
             ("DirectRunner", (), 0, 1, "DirectRunner"),
             ("DataflowRunner", ("--region=x",), 0, 1, "DataflowRunner"),
@@ -39,14 +38,26 @@ class TestChoice:
     ) -> None:
         choice = choose_runner(name, flags, input_bytes, splits)
         assert choice.runner == expected
-        assert set(flags) <= set(choice.flags)
+        assert choice.flags == flags
 
-    def test_uses_no_more_workers_than_splits(self) -> None:
-        assert choose_runner("auto", (), LOOP_BYTES, 1).flags == ()
-        for splits in (2, 1000):
-            flags = choose_runner("auto", (), LOOP_BYTES, splits).flags
-            workers = min(CORES, splits)
-            assert (f"--direct_num_workers={workers}" in flags) == (workers > 1)
+    @pytest.mark.parametrize(
+        ("name", "input_bytes", "splits", "most", "expected"),
+        [
+            ("auto", LOOP_BYTES - 1, 1000, None, 1),
+            ("auto", LOOP_BYTES, 1000, None, CORES),
+            ("auto", LOOP_BYTES, 1, None, 1),
+            ("auto", LOOP_BYTES, 0, None, 1),
+            ("auto", 0, 1000, 7, 7),
+            ("auto", LOOP_BYTES, 3, 7, 3),
+            ("loop", LOOP_BYTES, 1000, None, 1),
+            ("loop", LOOP_BYTES, 1000, 5, 5),
+        ],
+    )
+    def test_of_the_processes(self, name: str, input_bytes: int, splits: int, most: int | None, expected: int) -> None:
+        choice = choose_runner(name, (), input_bytes, splits, max_workers=most)
+        assert choice.workers == expected
+        assert choice.engine_threads == (CORES if expected == 1 else 1)
+        assert choice.says == (f"{expected} processes" if expected > 1 else f"this process, {CORES} engine threads")
 
     @pytest.mark.parametrize(
         "flags",
@@ -58,10 +69,18 @@ class TestChoice:
     )
     def test_leaves_workers_to_the_user(self, flags: tuple[str, ...]) -> None:
         for name in ("auto", "FnApiRunner"):
-            choice = choose_runner(name, flags, PROCESS_BYTES, 100)
+            choice = choose_runner(name, flags, LOOP_BYTES, 100)
             assert choice.flags == flags
             assert choice.engine_threads == 1
             assert "3 workers" in choice.says
+
+    def test_no_processes(self) -> None:
+        with pytest.raises(SettingsError, match="--max-workers 0: at least 1 is needed"):
+            choose_runner("auto", (), LOOP_BYTES, 100, max_workers=0)
+
+    def test_processes_are_not_for_beam(self) -> None:
+        with pytest.raises(SettingsError, match=r"--max-workers 2: is for the processes of --runner auto"):
+            choose_runner("FnApiRunner", (), LOOP_BYTES, 100, max_workers=2)
 
     @pytest.mark.parametrize("workers", ["many", "-1", "1.5"])
     def test_a_number_of_workers_that_is_none(self, workers: str) -> None:

@@ -1,6 +1,8 @@
 """Closing a stage: every document must be accounted for, or nothing is finished."""
 
 import copy
+import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ import pytest
 from gristmill.formats.errors import CorpusError, DataError, FormatError, InputError
 from gristmill.formats.recipe import parse_recipe
 from gristmill.pipelines.dedup import write_drops
-from gristmill.pipelines.encode import TOKENIZER_FOLDER, encode_split, encoder_of
+from gristmill.pipelines.encode import encode_split
+from gristmill.pipelines.encoders import TOKENIZER_FOLDER, encoder_of
 from gristmill.pipelines.job import Job, make_job
 from gristmill.pipelines.plan import Split, plan_run, write_plan
 from gristmill.pipelines.scan import scan_split
@@ -26,16 +29,18 @@ Results = list[dict[str, Any]]
 class Run:
     """A corpus of two sources, brought as far as a test needs."""
 
-    def __init__(self, workshop: Any, more: bytes = b"", **settings: Any) -> None:
+    def __init__(self, workshop: Any, more: bytes = b"", *, early: bool = False, **settings: Any) -> None:
         web = ["one", "two", "two", "", "three " * 30]
         sources = [
             {"files": [workshop.jsonl("a.jsonl", web, pack=lambda lines: lines + more)]} | settings,
             {"files": [workshop.jsonl("b.jsonl", ["two", "four"])]},
         ]
-        recipe = parse_recipe(workshop.values(*sources, shards={"target_tokens": 20}))
+        output = str(workshop.folder / ("early" if early else "out"))
+        recipe = parse_recipe(workshop.values(*sources, shards={"target_tokens": 20}, output=output))
         plan = plan_run(recipe)
         resolved = resolve_tokenizer(recipe.tokenizer.path, recipe.tokenizer.eod)
-        self.job: Job = make_job(recipe, plan, tokenizer=resolved, engine=choose_engine(resolved).engine)
+        job = make_job(recipe, plan, tokenizer=resolved, engine=choose_engine(resolved).engine)
+        self.job: Job = dataclasses.replace(job, encodes_early=early)
         self.splits: tuple[Split, ...] = plan.splits
         write_plan(self.job.corpus, plan)
         write_resolved(resolved, self.job.path(TOKENIZER_FOLDER))
@@ -195,17 +200,42 @@ class TestEncode:
         assert [path.stat().st_mtime_ns for path in made] == times
         assert len(times) > 8
 
-    @pytest.mark.parametrize("kind", ["tok", "len", "rec"])
-    def test_a_lost_spill_is_made_again(self, cleaned: Run, kind: str) -> None:
-        first = cleaned.tokenize()
-        path = Path(cleaned.job.path(f"spill/s0/00000.{kind}"))
+    @pytest.mark.parametrize("early", [False, True])
+    @pytest.mark.parametrize("kind", ["tok", "doc", "kept"])
+    def test_a_lost_spill_is_made_again(self, workshop: Any, kind: str, early: bool) -> None:
+        run = Run(workshop, early=early)
+        run.clean()
+        first = run.tokenize()
+        (path,) = Path(run.job.path("spill/s0")).glob(f"00000-*.{kind}")
         content = path.read_bytes()
         path.write_bytes(content[:-1])
-        assert cleaned.tokenize() == first
-        assert path.read_bytes() == content
+        again = run.tokenize()
+        assert again[1] == first[1]
+        if early and kind != "kept":
+            assert again[0][0].pop("tokens_at") != first[0][0].pop("tokens_at"), "it is encoded by itself"
+        else:
+            assert path.read_bytes() == content
+        assert again[0] == first[0]
+
+    def test_who_encodes_is_not_seen(self, workshop: Any) -> None:
+        lines = [f"some text {number % 7} {'<|endoftext|>' * (number % 3)}" for number in range(40)] + ["only here"]
+        more = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in lines)
+        recorded = []
+        for early in (False, True):
+            run = Run(workshop, more, early=early)
+            _, drops = run.clean()
+            encodes, shards = run.tokenize()
+            assert sum(int(drop["copies"]) for drop in drops) > 0
+            assert encodes[0]["control_hits"] > 0
+            spills = {path.name.split("-")[1][:12] for path in Path(run.job.path("spill")).rglob("*.tok")}
+            kept = {path.name.split("-")[1][:12] for path in Path(run.job.path("spill")).rglob("*.kept")}
+            assert (spills == kept) != early
+            bins = {shard["path"]: Path(run.job.path(f"{shard['path']}.bin")).read_bytes() for shard in shards}
+            recorded.append(([{**encode, "tokens_at": ""} for encode in encodes], shards, bins))
+        assert recorded[0] == recorded[1]
 
     def test_another_tokenizer_in_the_corpus_is_refused(self, cleaned: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gristmill.pipelines.encode._ENCODERS", {})  # as in a worker that begins
+        monkeypatch.setattr("gristmill.pipelines.encoders._ENCODERS", {})  # as in a worker that begins
         other = resolve_tokenizer(cleaned.job.recipe.tokenizer.path, 5)
         write_resolved(other, cleaned.job.path(TOKENIZER_FOLDER))
         with pytest.raises(CorpusError, match=r"but the run was planned with .* another run writes to the same output"):
@@ -213,7 +243,7 @@ class TestEncode:
 
     def test_a_pair_without_its_ends_is_refused(self, cleaned: Run) -> None:
         encodes, _ = cleaned.tokenize()
-        path = Path(cleaned.job.path("spill/s0/00000.tok"))
+        (path,) = Path(cleaned.job.path("spill/s0")).glob("00000-*.tok")
         path.write_bytes(b"\x05\x00" * (len(path.read_bytes()) // 2))
         for receipt in Path(cleaned.job.path("_stages/items/assemble")).rglob("*.json"):
             receipt.unlink()

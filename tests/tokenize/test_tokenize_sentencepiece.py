@@ -69,7 +69,7 @@ def test_text_never_makes_control_pieces(kind: str, models: dict[str, Path]) -> 
     resolved = resolve_tokenizer(str(models[kind]))
     encoder = Encoder.of(resolved, choose_engine(resolved).engine)
     batch = encoder.encode(["</s>", "a </s> b", "<s>x</s>", "", "</s></s>"])
-    assert (batch.eod_in_text, batch.control_hits) == (0, 6)
+    assert (batch.eod_in_text.sum(), batch.control_hits.sum()) == (0, 6)
     assert int((batch.ids == 2).sum()) == 4
     assert batch.lengths.tolist()[3] == 0
 
