@@ -8,9 +8,9 @@ element is paid once for each; the price is that transformations of single rows 
 import logging
 import time
 import weakref
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import grain
 import jax
@@ -18,18 +18,26 @@ from jax.sharding import Sharding
 
 from gristmill.formats.errors import SettingsError
 from gristmill.runtime.delivery import BatchPlan, plan_batch
-from gristmill.runtime.fields import FIELD_NAMES, FieldOptions, make_fields
+from gristmill.runtime.device_fields import DeviceFields
+from gristmill.runtime.fields import FieldOptions
+from gristmill.runtime.host_fields import HostFields
 from gristmill.runtime.metrics import BatchMetrics, count_loss_tokens
+from gristmill.runtime.naming import Naming, check_naming
 from gristmill.runtime.prefetch import Prefetcher
+from gristmill.runtime.raw_rows import check_stream, read_raw
 from gristmill.runtime.stall import StallReports, check_stall_seconds
 from gristmill.runtime.state import StreamState, check_state
 from gristmill.runtime.state_file import load_state, save_state
 from gristmill.runtime.streams import Stream
 
-__all__ = ["Batch", "TokenBatches"]
+__all__ = ["Batch", "Place", "TokenBatches"]
 
 Batch = dict[str, jax.Array]
-"""The six fields of a global batch, by the names of `FIELD_NAMES`; each int32 [G, L], or [k, G / k, L]."""
+"""The arrays of a global batch by name, as `TokenBatches.element_spec` has them: unless asked otherwise, the six fields
+of `FIELD_NAMES`, each int32 [G, L], or [k, G / k, L]."""
+
+Place = Literal["host", "device"]
+"""Where fields are made: by NumPy before they go to the devices, or by the training step."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +79,8 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         sharding: Sharding,
         *,
         options: FieldOptions | None = None,
+        fields: Place = "host",
+        naming: Naming = "maxtext",
         microbatches: int | None = None,
         zigzag: bool = False,
         prefetch: int = 2,
@@ -84,13 +94,17 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
             stream: where the rows come from.
             global_batch: G, rows of a batch over all processes.
             sharding: of the [G, L] arrays, or of a microbatch; see `plan_batch`.
-            options: how the fields are made; None takes the defaults of `FieldOptions`.
+            options: how the fields are made; None takes the defaults of `FieldOptions`, whatever the naming.
+            fields: ``host``: a batch holds the fields, made by NumPy. ``device``: it holds `inputs` and `targets` in
+                the stream's dtype and a few numbers for each row, and `expand` makes the fields in the training step.
+            naming: ``maxtext`` for the six fields, ``megatron`` for Megatron's names (int32 and float32 arrays); the
+                latter with ``fields="host"`` only.
             microbatches: k: deliver the G rows as [k, G / k, L] for gradient accumulation, microbatch after microbatch
                 in the order of the stream; None: as [G, L]. The state counts rows, so it may differ when resuming.
             zigzag: deliver every field with its columns in zig-zag order (`zigzag_columns`), for as many parts as the
                 sharding splits the sequence into. Segments and positions are those of the row as it was.
-            prefetch: how many batches are made ahead, at least 0. Each holds six int32 arrays of this process's rows. 0
-                makes each batch when it is asked for, without a thread.
+            prefetch: how many batches are made ahead, at least 0. Each holds the arrays of this process's rows, as
+                `element_spec` has them. 0 makes each batch when it is asked for, without a thread.
             allow_stream_change: let `set_state` take up the state of another stream, at the same row number.
             close_seconds: how long `close` waits for a read that is under way.
             stall_seconds: after how long a wait for a batch is reported in the log, with the file that is being read;
@@ -111,6 +125,8 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
             )
         self.stream = stream
         self.options = FieldOptions() if options is None else options
+        check_stream(stream, self.options)
+        self._fields = _maker(stream, self.plan, self.options, fields, check_naming(naming))
         self.next_sample = 0
         self._prefetch = prefetch
         self._allow_stream_change = allow_stream_change
@@ -131,9 +147,31 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
     @property
     def element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shape, dtype and sharding of what `next` yields, so that a step can be compiled before any data is there."""
-        sharding = self.plan.sharding
-        spec = jax.ShapeDtypeStruct(self.plan.shape, "int32", sharding=sharding)
-        return dict.fromkeys(FIELD_NAMES, spec)
+        return dict(self._fields.spec)
+
+    def expand(self, batch: Mapping[str, jax.Array]) -> Batch:
+        """Makes the six fields of a batch of ``fields="device"``; a batch of ``fields="host"`` is given back as it is.
+
+        Pure, and meant to be called inside the jitted training step, where it costs a scan over the sequence and no
+        communication between devices, also where the sequence is split over them.
+
+        Args:
+            batch: as `next` yields it, or a part of one of the same shape.
+
+        Returns:
+            The fields that ``fields="host"`` delivers, equal bit for bit, each int32 with the sharding of `inputs`;
+            with ``options.cu_seqlens``, that array as well. With `zigzag`, in that order; `cu_seqlens` counts columns
+            of the row as it was.
+
+        Raises:
+            SettingsError: an array of the batch is missing.
+
+        Examples:
+            >>> @jax.jit  # doctest: +SKIP
+            ... def train_step(state, batch):
+            ...     fields = batches.expand(batch)
+        """
+        return self._fields.expand(batch)
 
     def __repr__(self) -> str:
         return f"TokenBatches({self.stream!r}, global_batch={self.global_batch}, next_sample={self.next_sample})"
@@ -160,7 +198,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
                 reports = StallReports(self.stream, awaited, self._stall_seconds)
                 batch, loss_tokens = self._prefetcher.get(reports)  # type: ignore[union-attr]  # start_prefetch made one
             else:
-                batch, loss_tokens = _make_batch(self.stream, self.plan, self.options, self.next_sample)
+                batch, loss_tokens = _make_batch(self.stream, self._fields, self.next_sample)
         except StopIteration as error:  # rows remain, so somebody stopped the thread
             self._stop()
             raise ValueError(f"{self!r} was closed by another thread while it waited") from error
@@ -185,7 +223,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         self._assert_not_closed()
         if self._prefetcher is None and self._prefetch:
             self._prefetcher = Prefetcher(
-                _batches(self.stream, self.plan, self.options, self.next_sample),
+                _batches(self.stream, self._fields, self.next_sample),
                 self._prefetch,
                 name=f"gristmill prefetch of {self.stream!r}",
                 close_seconds=self._close_seconds,
@@ -270,18 +308,33 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         self.next_sample = index * self.global_batch
 
 
-def _make_batch(stream: Stream, plan: BatchPlan, options: FieldOptions, first: int) -> tuple[Batch, int]:
+def _maker(
+    stream: Stream, plan: BatchPlan, options: FieldOptions, fields: str, naming: Naming
+) -> HostFields | DeviceFields:
+    """What makes batches of rows."""
+    if fields not in get_args(Place):
+        raise SettingsError(f"fields must be {' or '.join(map(repr, get_args(Place)))}, not {fields!r}")
+    if fields == "host":
+        return HostFields(plan=plan, options=options, naming=naming, eod_id=stream.eod_id, vocabulary=stream.vocabulary)
+    if naming != "maxtext":
+        raise SettingsError(
+            f'naming={naming!r} goes with fields="host": with fields="device", expand makes the six fields, and a step '
+            "may give them other names"
+        )
+    return DeviceFields(plan, options, eod_id=stream.eod_id, vocabulary=stream.vocabulary, dtype=stream.dtype)
+
+
+def _make_batch(stream: Stream, fields: HostFields | DeviceFields, first: int) -> tuple[Batch, int]:
     """A batch, and how many of its positions on this process have a part in the loss."""
-    rows = first + plan.rows
-    tokens = stream.read(rows)
-    fields = make_fields(tokens, stream.eod_id, options, vocabulary=stream.vocabulary, rows=rows)
-    loss_tokens = count_loss_tokens(tokens, stream.eod_id, eod_mask_loss=options.eod_mask_loss)
-    return {name: plan.deliver(field) for name, field in fields.items()}, loss_tokens
+    options = fields.options
+    raw = read_raw(stream, first + fields.plan.rows, options)
+    loss_tokens = count_loss_tokens(
+        raw.tokens, stream.eod_id, eod_mask_loss=options.eod_mask_loss, valid_length=raw.valid_length
+    )
+    return fields.deliver(raw), loss_tokens
 
 
-def _batches(
-    stream: Stream, plan: BatchPlan, options: FieldOptions, first: int
-) -> Generator[tuple[Batch, int], None, None]:
-    while first + plan.global_batch <= len(stream):
-        yield _make_batch(stream, plan, options, first)
-        first += plan.global_batch
+def _batches(stream: Stream, fields: HostFields | DeviceFields, first: int) -> Generator[tuple[Batch, int], None, None]:
+    while first + fields.plan.global_batch <= len(stream):
+        yield _make_batch(stream, fields, first)
+        first += fields.plan.global_batch

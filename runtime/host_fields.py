@@ -4,6 +4,7 @@ The default: nothing is left to do in the training step, and any training code c
 arrays for each batch, made on the host and sent, where `gristmill.runtime.device_fields` sends two arrays of tokens.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
@@ -57,9 +58,9 @@ class HostFields:
         return {name: self._plan_of(name, field).deliver(field) for name, field in self._fields(raw).items()}
 
     @staticmethod
-    def expand(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """The batch itself: its fields are made."""
-        return batch
+    def expand(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """What is in the batch: its fields are made."""
+        return dict(batch)
 
     def _fields(self, raw: RawRows) -> dict[str, NDArray[np.int32 | np.float32]]:
         made = raw.fields(self.eod_id, self.options, vocabulary=self.vocabulary, naming=self.naming)
