@@ -8,6 +8,7 @@ corpus needs neither JAX nor Grain.
     TokenBatches(stream, global_batch, sharding) global batches as sharded arrays, with `get_state` and `set_state`
     StreamSource(stream)                         the same rows one by one, for Grain's own pipelines
     FieldOptions(...)                            how segments, positions and loss follow from the tokens
+    parity_options("megatron")                   those options that equal another program's, and what departs from it
     Checkpoints(folder)                          model and data state saved and restored together
     DataSave(batches), DataRestore(batches)      the data state as an item of your own Orbax CheckpointManager
 """
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from gristmill.runtime.data_handler import DataRestore, DataSave
     from gristmill.runtime.fields import FieldOptions, make_fields
     from gristmill.runtime.megatron import open_megatron
+    from gristmill.runtime.naming import make_megatron_fields
+    from gristmill.runtime.presets import parity_options
     from gristmill.runtime.source import StreamSource
-    from gristmill.runtime.streams import MegatronStream, RowPiece, Stream
+    from gristmill.runtime.streams import DocumentStream, MegatronStream, RowPiece, Stream
 
 __all__ = [
     "Batch",
@@ -33,11 +36,14 @@ __all__ = [
     "Corpus",
     "DataRestore",
     "DataSave",
+    "DocumentStream",
     "FieldOptions",
     "make_fields",
+    "make_megatron_fields",
     "MegatronStream",
     "open_corpus",
     "open_megatron",
+    "parity_options",
     "RowPiece",
     "Stream",
     "StreamSource",
@@ -50,11 +56,14 @@ _MODULES = {
     "Corpus": "corpus",
     "DataRestore": "data_handler",
     "DataSave": "data_handler",
+    "DocumentStream": "streams",
     "FieldOptions": "fields",
     "make_fields": "fields",
+    "make_megatron_fields": "naming",
     "MegatronStream": "streams",
     "open_corpus": "corpus",
     "open_megatron": "megatron",
+    "parity_options": "presets",
     "RowPiece": "streams",
     "Stream": "streams",
     "StreamSource": "source",

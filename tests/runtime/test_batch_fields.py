@@ -115,7 +115,7 @@ def pieces_of(stream: MegatronStream, row: int) -> list[int]:
     segments = np.zeros(L + 1, int)
     for number, piece in enumerate(stream.describe(row), 1):
         segments[piece.column : piece.column + piece.stop - piece.start] = number
-    return segments[:L].tolist()
+    return [int(number) for number in segments[:L]]
 
 
 def test_boundaries_from_the_index_are_where_documents_begin(stream: MegatronStream) -> None:
