@@ -2,10 +2,12 @@
 
 Unlike an executor it holds no reference to who consumes it, hands an error on in its place in the order, and gives up
 waiting for a call that does not return: such a thread is left to end with the process, and a warning says so. Threads
-that are still running when the interpreter ends are stopped before the libraries they use are taken down.
+that are still running when the interpreter ends are stopped before the libraries they use are taken down. A process
+that was forked has no such thread and is told so, instead of waiting for it.
 """
 
 import atexit
+import os
 import threading
 import time
 import warnings
@@ -24,7 +26,10 @@ _at_exit = threading.Event()
 
 
 def _stop_all() -> None:
-    for prefetcher in list(_living):
+    living = list(_living)
+    for prefetcher in living:  # all of them first, so that those which are stuck are waited for side by side
+        prefetcher.stop()
+    for prefetcher in living:
         prefetcher.close()
 
 
@@ -45,6 +50,7 @@ class Prefetcher(Generic[_Item]):
         self._items = items
         self._depth = depth
         self._close_seconds = close_seconds
+        self._process = os.getpid()
         self._changed = threading.Condition()
         self._ready: deque[_Item] = deque()
         self._end: BaseException | None = None  # StopIteration or the error; set last
@@ -88,8 +94,14 @@ class Prefetcher(Generic[_Item]):
 
         Raises:
             StopIteration: there are no more, or `close` was called.
+            RuntimeError: this process was forked from the one that has the thread.
             BaseException: whatever making the item raised.
         """
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"{self._thread.name}: started before this process was forked, which does not take threads along; open "
+                "the data anew in each process"
+            )
         began = time.monotonic()
         patience = None if reports is None or reports.seconds > threading.TIMEOUT_MAX else reports.seconds
         while True:
@@ -111,18 +123,24 @@ class Prefetcher(Generic[_Item]):
             raise self._end
         raise StopIteration
 
+    def stop(self) -> None:
+        """Tells the thread to stop and drops what waits, without waiting for it."""
+        if os.getpid() != self._process:
+            return  # no thread here, and a lock that it held would never be let go
+        with self._changed:
+            self._stopped = True
+            self._ready.clear()
+            self._changed.notify_all()
+        _living.discard(self)
+
     def close(self) -> None:
         """Stops the thread and drops what waits; may be called twice.
 
         Warns:
             RuntimeWarning: an item in the making did not come back in time. The thread ends when it does.
         """
-        with self._changed:
-            self._stopped = True
-            self._ready.clear()
-            self._changed.notify_all()
-        _living.discard(self)
-        if self._thread is threading.current_thread():
+        self.stop()
+        if self._thread is threading.current_thread() or os.getpid() != self._process:
             return
         self._thread.join(self._close_seconds)
         if self._thread.is_alive():

@@ -332,6 +332,9 @@ class _File:
             os.close(self.descriptor)
             self.descriptor = -1
 
+    def __del__(self) -> None:
+        self.close()  # a stream that is dropped without `close` leaves no file open either
+
 
 class _OpenPair:
     """A pair and, where it is mapped, its files.

@@ -3,9 +3,6 @@
 import gc
 import itertools
 import json
-import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -474,31 +471,3 @@ def test_what_cannot_be_followed_is_refused_at_once(
         TokenBatches(stream, **{"global_batch": G, "sharding": data, **arguments})
     with pytest.raises(TypeError, match="sharding"):
         TokenBatches(stream, G)  # type: ignore[call-arg]  # that is the mistake; nothing is left half-made
-
-
-AT_EXIT = """
-import sys
-import jax
-from jax.sharding import NamedSharding, PartitionSpec
-from gristmill.runtime import TokenBatches, open_corpus
-
-jax.config.update("jax_platforms", "cpu")
-sharding = NamedSharding(jax.make_mesh((1,), ("data",)), PartitionSpec("data"))
-batches = TokenBatches(open_corpus(sys.argv[1]).stream(), 8, sharding, prefetch=4)
-next(batches)
-{end}
-"""
-
-
-@pytest.mark.parametrize(("end", "code"), [("", 0), ("sys.exit(3)", 3), ("raise KeyboardInterrupt", 130)])
-def test_the_interpreter_ends_while_batches_are_made(blended_corpus: str, end: str, code: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", AT_EXIT.format(end=end), blended_corpus],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode in {code, -signal.SIGINT if code == 130 else code}
-    assert done.stderr.count("Traceback") == (code == 130)
-    assert "ignored" not in done.stderr

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from gristmill.runtime.prefetch import Prefetcher
+from gristmill.runtime.prefetch import Prefetcher, _stop_all
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +120,56 @@ def test_nothing_made_ahead_is_kept_after_close() -> None:
     prefetcher.close()
     gc.collect()
     assert not [found for found in gc.get_objects() if type(found) is Item]  # isinstance would wake dead proxies
+
+
+def test_at_exit_all_are_stopped_before_any_is_waited_for() -> None:
+    both: list[Prefetcher[int]] = []
+
+    def items(other: int) -> Generator[int, None, None]:
+        wait_for(lambda: len(both) == 2 and both[other]._stopped)
+        yield 1
+
+    both += [Prefetcher(items(1), 1, name="first"), Prefetcher(items(0), 1, name="second")]
+    _stop_all()  # one after the other, the first would not come back in time, which is warned of
+    assert not any(one._thread.is_alive() for one in both)
+
+
+FORKED = """
+import os, sys, threading
+from gristmill.runtime.prefetch import Prefetcher
+
+release = threading.Event()
+
+def items():
+    yield 1
+    release.wait()
+    yield 2
+
+prefetcher = Prefetcher(items(), 1, name="test")
+assert prefetcher.get() == 1
+child = os.fork()
+if child == 0:
+    try:
+        prefetcher.get()
+    except RuntimeError as error:
+        print(error)
+    prefetcher.close()
+    sys.exit(7)  # which runs what is to be done at exit
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+release.set()
+print(code, prefetcher.get())
+"""
+
+
+def test_a_forked_process_is_told_that_it_has_no_thread() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=30, check=True)
+    told, result = done.stdout.splitlines()
+    assert told == (
+        "test: started before this process was forked, which does not take threads along; open the data anew in each "
+        "process"
+    )
+    assert result == "7 2", "and the other process is none the worse"
+    assert not done.stderr
 
 
 AT_EXIT = """
