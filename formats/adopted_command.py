@@ -30,6 +30,11 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         "--add-extra-token", type=int, choices=(0, 1), default=1, help="whether neighbouring samples share a token"
     )
     parser.add_argument(
+        "--keep-last-partial",
+        action="store_true",
+        help="keep the last sample of validation although it is shorter; of data that are no corpus, of test too",
+    )
+    parser.add_argument(
         "--granularity", default="sequence", metavar="UNIT", help="what is shuffled as one: sequence or document"
     )
     parser.add_argument(
@@ -64,6 +69,7 @@ def order_request(
         epochs=epochs,
         surplus=surplus,
         add_extra_token=bool(arguments.add_extra_token),
+        drop_last_partial=not arguments.keep_last_partial,
     )
 
 

@@ -12,6 +12,7 @@ from gristmill.formats.blend import SURPLUS
 from gristmill.formats.data_sources import DataSource
 from gristmill.formats.errors import SettingsError
 from gristmill.formats.index_plan import IndexSettings, LeftOut, MemberPlan, MemberSource, SplitRequest, plan_members
+from gristmill.formats.schedule import Phase
 from gristmill.formats.split import SPLITS, split_bounds
 
 __all__ = ["OrderPlan", "OrderRequest", "plan_order"]
@@ -30,6 +31,8 @@ class OrderRequest:
         epochs: passes over each member where no number of samples is asked for; None is one.
         surplus: share that a weighted member is built for beyond its target.
         add_extra_token: whether neighbouring samples share one token.
+        drop_last_partial: whether a last sample that is shorter than the others is dropped, see `SplitRequest`.
+        schedule: later phases of the weights of the training split, see `IndexSettings`.
     """
 
     sequence_length: int
@@ -40,10 +43,14 @@ class OrderRequest:
     epochs: int | None = None
     surplus: float = SURPLUS
     add_extra_token: bool = True
+    drop_last_partial: bool = True
+    schedule: tuple[Phase, ...] = ()
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
             raise SettingsError(f"split {self.split!r}: the splits are {', '.join(SPLITS)}")
+        if self.schedule and self.split != "train":
+            raise SettingsError(f"schedule: weights change in the training split alone, not in {self.split}")
         if not (math.isfinite(self.surplus) and self.surplus >= 0):
             raise SettingsError(f"a surplus of {self.surplus} is no share of at least 0; Megatron's is {SURPLUS}")
 
@@ -125,7 +132,8 @@ def _settings(sources: Sequence[MemberSource], request: OrderRequest) -> IndexSe
     Nothing is built for the other splits; but a training split of one pass by weights would be refused, so it is said
     to be sized where it has sequences.
     """
-    requests = {request.split: SplitRequest(samples=request.samples, epochs=request.epochs)}
+    wanted = SplitRequest(samples=request.samples, epochs=request.epochs, drop_last_partial=request.drop_last_partial)
+    requests = {request.split: wanted}
     settings = IndexSettings(
         sequence_length=request.sequence_length,
         seed=request.seed,
@@ -134,6 +142,7 @@ def _settings(sources: Sequence[MemberSource], request: OrderRequest) -> IndexSe
         train=requests.get("train", SplitRequest()),
         valid=requests.get("valid", SplitRequest()),
         test=requests.get("test", SplitRequest()),
+        schedule=request.schedule,
     )
     trains = (split_bounds(settings.splits, source.sequences)["train"] for source in sources if source.weight != 0)
     if request.split != "train" and any(start < end for start, end in trains):

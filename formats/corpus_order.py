@@ -45,8 +45,8 @@ def settings_like(
     def request(name: str) -> SplitRequest:
         wanted = base.request(name)
         if name == split and samples is not None:
-            return SplitRequest(samples=samples)
-        return wanted if wanted.samples is None else SplitRequest(samples=resized(wanted.samples))
+            return dataclasses.replace(wanted, samples=samples, epochs=None)
+        return wanted if wanted.samples is None else dataclasses.replace(wanted, samples=resized(wanted.samples))
 
     return dataclasses.replace(
         base,
@@ -80,6 +80,7 @@ def order_in_memory(folder: str, manifest: Manifest, settings: IndexSettings, sp
         split=split,
         splits=settings.splits,
         samples=settings.request(split).samples,
+        drop_last_partial=settings.request(split).drop_last_partial,
     )
     order = OrderPlan(
         request=request,

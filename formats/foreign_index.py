@@ -201,7 +201,10 @@ def open_foreign_array(path: str) -> NDArray[Any]:
 
 
 def _check_spans(prefix: str, indices: MemberIndices, lengths: Lengths, plan: MemberPlan) -> None:
-    """Whether samples at equal distances, the first and the last among them, lie in their sequences and span L."""
+    """Whether samples at equal distances, the first and the last among them, lie in their sequences and span L.
+
+    Behind the last whole sample they span what is left.
+    """
     documents, rows, epochs = indices.document_index, indices.sample_index, indices.plan
     wrong = FormatError(
         f"{prefix}: its samples do not span {epochs.sequence_length} tokens of these data: made from others"
@@ -228,5 +231,6 @@ def _check_spans(prefix: str, indices: MemberIndices, lengths: Lengths, plan: Me
     if (begin[:, 1] < 0).any() or (begin[:, 1] > held[stops - entries]).any():
         raise wrong
     spans = np.bincount(which, held, len(samples)).astype(np.int64) - held[last] + end[:, 1] - begin[:, 1]
-    if (spans != epochs.sequence_length).any():
+    left = epochs.epochs * epochs.tokens - extra - samples * epochs.sequence_length
+    if (spans != np.clip(left, 0, epochs.sequence_length)).any():
         raise wrong

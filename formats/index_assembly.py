@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from gristmill.formats.errors import DataError
 from gristmill.formats.index_blend import BlendReport, blend_file_sizes, blend_rule, taking_part
-from gristmill.formats.index_member import MemberReport, member_epochs, member_file_sizes
+from gristmill.formats.index_member import Block, MemberReport, member_epochs, member_file_sizes
 from gristmill.formats.index_order import IndexSet, OrderChange, SplitOrder, set_key
 from gristmill.formats.index_plan import IndexSettings, LeftOut, MemberPlan, MemberSource, SetPlan, plan_members
+from gristmill.formats.indices import plan_epochs
 from gristmill.formats.split import SPLITS, canonical_split, split_bounds
 
 __all__ = ["assemble_extension", "assemble_set"]
@@ -105,8 +106,7 @@ def _check_extended_member(
     where = f"{folder}: {report.split}: source {report.source!r}"
     if not 0 <= report.place < len(sources) or sources[report.place].id != report.source:
         raise DataError(f"{where} is recorded at place {report.place}, where it is not: damaged; build it again")
-    extra = int(settings.add_extra_token)
-    held = [divmod(block.epochs * report.tokens - extra, settings.sequence_length) for block in report.blocks]
+    held = [_held(settings, report, block) for block in report.blocks]
     start, end = split_bounds(settings.splits, sources[report.place].sequences)[report.split]
     expected: dict[str, object] = {
         "start": start,
@@ -123,6 +123,19 @@ def _check_extended_member(
         "files": _sizes(report),
     }
     _refuse_differences(where, expected, found)
+
+
+def _held(settings: IndexSettings, report: MemberReport, block: Block) -> tuple[int, int]:
+    """Samples of a block, and the tokens behind them."""
+    extra = int(settings.add_extra_token)
+    epochs = plan_epochs(
+        tokens=max(1, report.tokens),
+        sequence_length=settings.sequence_length,
+        epochs=block.epochs,
+        add_extra_token=settings.add_extra_token,
+        drop_last_partial=settings.request(report.split).drop_last_partial,
+    )
+    return epochs.samples, block.epochs * report.tokens - extra - epochs.samples * settings.sequence_length
 
 
 def _extended_order(

@@ -54,7 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser)
 
 
-def run(arguments: argparse.Namespace, working_on: Callable[[str], AbstractContextManager[None]] = nullcontext) -> int:
+def run(
+    arguments: argparse.Namespace,
+    working_on: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> int:
     """Builds the index set; returns the exit code.
 
     Args:
@@ -106,6 +109,7 @@ def _build(arguments: argparse.Namespace, manifest: Manifest) -> IndexSet:
         seed=DEFAULT_SEED if arguments.seed is None else arguments.seed,
         splits=DEFAULT_SPLITS if arguments.split is None else arguments.split,
         train=SplitRequest(samples=arguments.num_samples, epochs=arguments.num_epochs),
+        valid=SplitRequest(drop_last_partial=not arguments.keep_last_partial),
     )
     cores = len(os.sched_getaffinity(0))
     workers = cores if arguments.max_workers is None else arguments.max_workers
@@ -116,6 +120,10 @@ def _extend(arguments: argparse.Namespace, manifest: Manifest) -> IndexSet:
     for option in ("--seq-length", "--seed", "--split", "--num-epochs", "--max-workers"):
         if getattr(arguments, _name(option)) is not None:
             raise SettingsError(f"{option} does not go with --extend: an extension takes it from the set it extends")
+    if arguments.keep_last_partial:
+        raise SettingsError(
+            "--keep-last-partial does not go with --extend: an extension takes it from the set it extends"
+        )
     name = arguments.extend or manifest.index_set
     if name is None:
         names = ", ".join(found.name for found in find_sets(arguments.corpus)) or "there is none"

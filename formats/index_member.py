@@ -118,6 +118,7 @@ def member_epochs(plan: MemberPlan, tokens: int) -> EpochPlan:
         samples=plan.samples,
         epochs=plan.epochs,
         add_extra_token=plan.add_extra_token,
+        drop_last_partial=plan.drop_last_partial,
     )
 
 
@@ -199,7 +200,7 @@ def check_member(plan: MemberPlan, tokens: int) -> EpochPlan:
 
 
 def _too_short(plan: MemberPlan, tokens: int) -> str:
-    needed = plan.sequence_length + int(plan.add_extra_token)
+    needed = (plan.sequence_length if plan.drop_last_partial else 1) + int(plan.add_extra_token)
     return (
         f"its {plan.end - plan.start} sequences hold {tokens} tokens, and one sample of length {plan.sequence_length} "
         f"needs {needed}"

@@ -13,7 +13,7 @@ from gristmill.formats.errors import CorpusError, SettingsError
 from gristmill.formats.fingerprint import ORDER_VERSION, digest, short
 from gristmill.formats.index_blend import BlendIndices, BlendReport, open_blend_files
 from gristmill.formats.index_member import MemberReport, open_member_files
-from gristmill.formats.index_plan import IndexSettings, LeftOut, MemberSource
+from gristmill.formats.index_plan import IndexSettings, LeftOut, MemberSource, SplitRequest
 from gristmill.formats.indices import MemberIndices
 from gristmill.formats.schedule import Phase, phases_value
 from gristmill.formats.split import SPLITS, canonical_split
@@ -46,9 +46,16 @@ def settings_value(settings: IndexSettings) -> dict[str, Any]:
         "seed": settings.seed,
         "splits": canonical_split(settings.splits),
         "add_extra_token": settings.add_extra_token,
-        "requests": {split: dataclasses.asdict(settings.request(split)) for split in SPLITS},
+        "requests": {split: _request_value(settings.request(split)) for split in SPLITS},
         **({"schedule": phases_value(settings.schedule)} if settings.schedule else {}),
     }
+
+
+def _request_value(request: SplitRequest) -> dict[str, Any]:
+    value = dataclasses.asdict(request)
+    if request.drop_last_partial:  # unmentioned, as before there was a choice
+        del value["drop_last_partial"]
+    return value
 
 
 def source_value(source: MemberSource) -> dict[str, Any]:
@@ -310,5 +317,6 @@ def _first_fingerprint(index_set: IndexSet, order: SplitOrder) -> str:
             "splits": canonical_split(settings.splits),
             "members": [member_value(index_set.sources, member) for member in members],
             "blend": blend,
+            **({} if settings.request(order.split).drop_last_partial else {"drop_last_partial": False}),
         }
     )

@@ -39,10 +39,14 @@ class SplitRequest:
         samples: number of samples; sources with weights are blended by them, sources without in proportion to their
             length and at most one pass each (a single source is repeated as often as needed).
         epochs: whole passes over every source, unweighted. Both None: one pass, unweighted.
+        drop_last_partial: whether the tokens behind a source's last whole sample are left out. Kept, they are one more
+            sample that is shorter than the others; of validation and test alone (Megatron's
+            ``drop_last_partial_validation_sequence``).
     """
 
     samples: int | None = None
     epochs: int | None = None
+    drop_last_partial: bool = True
 
     def __post_init__(self) -> None:
         if self.samples is not None and self.epochs is not None:
@@ -91,6 +95,11 @@ class IndexSettings:
         if not 0 <= self.seed < _SEED_LIMIT:
             raise SettingsError(f"seed must be 0 to {_SEED_LIMIT - 1}, not {self.seed}")
         parse_split(self.splits)
+        if not self.train.drop_last_partial:
+            raise SettingsError(
+                "train: the partial last sample is always dropped, as Megatron does; only validation and test can keep "
+                "theirs"
+            )
         before = 0
         for phase in self.schedule:
             if self.train.samples is None:
@@ -188,6 +197,7 @@ class MemberPlan:
         seed: of the shuffles.
         add_extra_token: whether samples overlap by one token.
         required: whether a member too short for one sample is an error; otherwise it is left out.
+        drop_last_partial: whether a last sample that is shorter than the others is dropped.
     """
 
     split: str
@@ -205,6 +215,7 @@ class MemberPlan:
     seed: int
     add_extra_token: bool
     required: bool
+    drop_last_partial: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +353,7 @@ def _plan_split(
             seed=settings.seed,
             add_extra_token=settings.add_extra_token,
             required=split == "train" or not request.one_pass,
+            drop_last_partial=request.drop_last_partial,
         )
         for member, ((place, start, end), (samples, epochs, draws)) in enumerate(zip(present, counts, strict=True))
     ]

@@ -5,6 +5,7 @@ wrong value would have decided is left at its default meanwhile.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gristmill.formats.errors import SettingsError
 from gristmill.formats.index_plan import IndexSettings, SplitRequest
@@ -41,7 +42,8 @@ def read_index(table: SettingsTable, *, seed: int, weights: Mapping[str, float |
     held_out = []
     for name in ("valid", "test"):
         inner = table.table(name)
-        held_out.append(_size(inner, length))
+        kept = inner.take("drop_last_partial", bool, True)
+        held_out.append(replace(_size(inner, length), drop_last_partial=kept is not False))
         inner.finish()
     schedule = _schedule(table, length, train, weights)
     table.finish()

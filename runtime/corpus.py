@@ -30,7 +30,7 @@ from gristmill.formats.storage import base_name, exists, is_local, join, local_p
 from gristmill.runtime.process import process_number
 from gristmill.runtime.reader import Member, RowIndex, RowReader
 from gristmill.runtime.shards import Shard
-from gristmill.runtime.streams import MegatronStream
+from gristmill.runtime.streams import MegatronStream, PaddedMegatronStream
 
 __all__ = ["Corpus", "open_corpus"]
 
@@ -114,7 +114,8 @@ class Corpus:
 
     def _stream(self, chosen: IndexSet, split: str, reader: RowReader) -> MegatronStream:
         tokenizer = self.manifest.tokenizer
-        return MegatronStream(
+        kind = PaddedMegatronStream if reader.index.partial else MegatronStream
+        return kind(
             name=self.manifest.name,
             split=split,
             fingerprint=order_fingerprint(chosen, split),
@@ -238,10 +239,7 @@ def _fits(index_set: IndexSet, sequence_length: int | None, seed: int | None) ->
 def _foreign_source(manifest: Manifest, index_set: IndexSet) -> str | None:
     """The first source of an index set that is not in the corpus, or in it with other shards."""
     present = {source.id: source_value(source)["shards"] for source in index_sources(manifest.sources)}
-    for source in index_set.sources:
-        if present.get(source.id) != source_value(source)["shards"]:
-            return source.id
-    return None
+    return next((one.id for one in index_set.sources if present.get(one.id) != source_value(one)["shards"]), None)
 
 
 class _TooFewError(CorpusError):
@@ -321,13 +319,14 @@ def _row_index(
     more = None if samples is None else _more(index_set, split, blend, samples)
     members = {report.source: index_set.open_member(split, report.source) for report in order.members}
     rows = order.samples if samples is None else samples
-    return _index(folder, manifest, index_set.settings, members, blend, rows, more)
+    return _index(folder, manifest, index_set.settings, split, members, blend, rows, more)
 
 
 def _index(
     folder: str,
     manifest: Manifest,
     settings: IndexSettings,
+    split: str,
     members: Mapping[str, MemberIndices],
     blend: BlendIndices | None,
     rows: int,
@@ -344,6 +343,7 @@ def _index(
         more=more,
         sequence_length=settings.sequence_length,
         extra=int(settings.add_extra_token),
+        partial=not settings.request(split).drop_last_partial,
     )
 
 
@@ -384,7 +384,7 @@ def _build(corpus: Corpus, settings: IndexSettings, split: str, *, write: bool) 
     order = order_in_memory(corpus.folder, corpus.manifest, settings, split)
     members = {member.report.source: member.indices for member in order.members}
     rows = order.index_set.order(split).samples
-    return order.index_set, _index(corpus.folder, corpus.manifest, settings, members, order.blend, rows)
+    return order.index_set, _index(corpus.folder, corpus.manifest, settings, split, members, order.blend, rows)
 
 
 def _reopen_built(folder: str, settings: IndexSettings, split: str, fingerprint: str) -> RowIndex:

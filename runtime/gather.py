@@ -208,6 +208,7 @@ def _ranges(
     entries: NDArray[np.int64],
     shard_table: NDArray[np.int64],
     extra: int,
+    held: NDArray[np.int64],
     out: NDArray[np.uint16 | np.int32],
     starts_out: NDArray[np.bool_],
     progress: NDArray[np.int64],
@@ -267,7 +268,7 @@ def _ranges(
                 filled += count
             entry += 1
         if not blocked:
-            if filled != width:
+            if filled != (held[row] if len(held) else width):
                 return -1 - row, closed
             progress[row, 0] = FINISHED
     return found, closed
@@ -307,6 +308,7 @@ def gather(
     stamps: NDArray[np.int64],
     lease: int,
     extra: int,
+    held: NDArray[np.int64],
     out: NDArray[np.uint16 | np.int32],
     starts_out: NDArray[np.bool_],
     progress: NDArray[np.int64],
@@ -325,6 +327,7 @@ def gather(
         stamps: int64 [shards]; set to `lease` for each shard used.
         lease: the caller's lease.
         extra: 1 when a sample has one token more than its length, else 0.
+        held: int64 [R], tokens that each row must get, from the left; or of no rows, for W.
         out: uint16 or int32 [R, W], C-contiguous; filled.
         starts_out: bool [R, W], set to True where a row goes on with another entry; or of no rows, to leave that out.
         progress: int64 [R, 2]: NEW, FINISHED or a place in the document index, and the tokens filled; updated.
@@ -355,8 +358,9 @@ def gather(
             return failed - first
         ranges = np.empty((count, 4), np.int64)
         starts = starts_out[block] if len(starts_out) else starts_out
+        short = held[block] if len(held) else held
         count, more = _ranges(
-            spans[:rows], entries, shard_table, extra, out[block], starts, done, ranges, wanted[closed:], asked
+            spans[:rows], entries, shard_table, extra, short, out[block], starts, done, ranges, wanted[closed:], asked
         )
         if count < 0:
             return count - first

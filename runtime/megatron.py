@@ -7,7 +7,7 @@ price of noticing when they changed; tokens are not read.
 
 import os.path
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,15 +22,16 @@ from gristmill.formats.data_spec import DataEntry, parse_data_spec
 from gristmill.formats.documents import Unit, check_unit
 from gristmill.formats.errors import CorpusError, GristmillError
 from gristmill.formats.index_blend import BlendIndices
-from gristmill.formats.index_order import order_fingerprint
+from gristmill.formats.index_order import order_fingerprint, order_history
 from gristmill.formats.indices import MemberIndices
 from gristmill.formats.order_facts import order_facts
+from gristmill.formats.schedule import Phase
 from gristmill.formats.storage import is_local, local_path
 from gristmill.formats.token_shards import TokenShard
 from gristmill.runtime.process import process_number
 from gristmill.runtime.reader import Member, RowIndex, RowReader
 from gristmill.runtime.shards import Shard
-from gristmill.runtime.streams import MegatronStream
+from gristmill.runtime.streams import MegatronStream, PaddedMegatronStream
 
 __all__ = ["open_megatron"]
 
@@ -45,11 +46,13 @@ def open_megatron(
     seed: int = 1234,
     samples: int | None = None,
     epochs: int | None = None,
+    schedule: Mapping[int, Sequence[float]] | None = None,
     split: str = "train",
     splits: str | None = None,
     granularity: str = "sequence",
     vocabulary: int | None = None,
     surplus: float = 0.005,
+    drop_last_partial: bool = True,
     cache_dir: str | os.PathLike[str] | None = None,
     blend_cache_dir: str | os.PathLike[str] | None = None,
     blend_index_dir: str | os.PathLike[str] | None = None,
@@ -70,6 +73,8 @@ def open_megatron(
         seed: of every shuffle.
         samples: number of rows; None takes whole passes.
         epochs: passes over the data where `samples` is None; None is one.
+        schedule: later weights of the training split: for each sample from which they hold, one weight for each entry.
+            The blend begins anew there, see `gristmill.formats.schedule`; up to the first, those of `spec` hold.
         split: ``train``, ``valid`` or ``test``.
         splits: proportions of the three, for example ``"969,30,1"``; None gives `split` all of the data.
         granularity: ``sequence`` shuffles the sequences of an index, ``document`` whole documents, where some have
@@ -77,6 +82,9 @@ def open_megatron(
         vocabulary: bound of the ids; rows with another id are refused when fields are made. None: unknown, or that of
             raw shards' manifests.
         surplus: share that a weighted member is built for beyond its target.
+        drop_last_partial: whether the tokens behind the last whole row of an entry are left out. Without (Megatron's
+            ``drop_last_partial_validation_sequence=False``; for ``valid`` and ``test`` alone) they are one more row,
+            padded at its end, and the stream has a `valid_length`.
         cache_dir: folder or URL that keeps indices; None keeps none. An index folder in `spec` goes before it.
         blend_cache_dir: folder that keeps the blend; None takes `cache_dir`.
         blend_index_dir: folder of a blend made beforehand, as `gristmill blend` writes it; goes before
@@ -108,6 +116,10 @@ def open_megatron(
             samples=samples,
             epochs=epochs,
             surplus=surplus,
+            drop_last_partial=drop_last_partial,
+            schedule=tuple(
+                Phase(start, tuple(map(float, weights))) for start, weights in sorted((schedule or {}).items())
+            ),
         ),
         unit=check_unit(granularity),
         eod_id=eod_id,
@@ -126,16 +138,23 @@ def open_megatron(
     order = order_of(plan_order(sources, opening.request), opening.caches)
     fingerprint = order_fingerprint(order.index_set, split)
     reopen = replace(opening, fingerprint=fingerprint, stored=_stored(order))
-    return MegatronStream(
+    reader = RowReader(reopen, index=_row_index(order, opening.request), max_open_shards=max_open_shards)
+    kind = MegatronStream if drop_last_partial else PaddedMegatronStream
+    return kind(
         name=", ".join(source.id for source in sources),
         split=split,
         fingerprint=fingerprint,
         eod_id=eod,
         vocabulary=bound,
         left_out=order.index_set.order(split).left_out,
-        reader=RowReader(reopen, index=_row_index(order), max_open_shards=max_open_shards),
+        reader=reader,
+        history=order_history(order.index_set, split),
         facts=order_facts(order.index_set, split),
     )
+
+
+def _phases(schedule: Mapping[int, Sequence[float]]) -> tuple[Phase, ...]:
+    return tuple(Phase(start, tuple(map(float, weights))) for start, weights in sorted(schedule.items()))
 
 
 def _folder(path: str | os.PathLike[str] | None) -> str | None:
@@ -199,7 +218,7 @@ class _Opening:
             raise CorpusError(
                 f"{self.entries[0].paths[0]}: the data changed since the stream was opened; open it again"
             )
-        return _row_index(order)
+        return _row_index(order, self.request)
 
     def _map(self, stored: _StoredOrder) -> RowIndex:
         sources = self.sources(identify=False)
@@ -210,7 +229,7 @@ class _Opening:
             blend, _ = find_blend(folder, request)
             if blend is None:
                 raise CorpusError(f"{folder}: the blend is gone")
-        return _index_of(members, blend, stored.samples, self.request.sequence_length)
+        return _index_of(members, blend, stored.samples, self.request)
 
 
 def _stored(order: AdoptedOrder) -> _StoredOrder | None:
@@ -222,20 +241,21 @@ def _stored(order: AdoptedOrder) -> _StoredOrder | None:
     return _StoredOrder(tuple(stored), order.stored_blend, split.samples)
 
 
-def _row_index(order: AdoptedOrder) -> RowIndex:
+def _row_index(order: AdoptedOrder, request: OrderRequest) -> RowIndex:
     members = tuple(_member(order.sources[member.report.place], member.indices) for member in order.members)
     (split,) = order.index_set.orders
-    return _index_of(members, order.blend, split.samples, order.index_set.settings.sequence_length)
+    return _index_of(members, order.blend, split.samples, request)
 
 
-def _index_of(members: tuple[Member, ...], blend: BlendIndices | None, rows: int, sequence_length: int) -> RowIndex:
+def _index_of(members: tuple[Member, ...], blend: BlendIndices | None, rows: int, request: OrderRequest) -> RowIndex:
     return RowIndex(
         members=members,
         dataset_index=None if blend is None else blend.dataset_index,
         dataset_sample_index=None if blend is None else blend.dataset_sample_index,
         rows=rows,
-        sequence_length=sequence_length,
+        sequence_length=request.sequence_length,
         extra=1,
+        partial=not request.drop_last_partial,
     )
 
 

@@ -31,6 +31,7 @@ from gristmill.runtime.walk import RowWalk
 __all__ = ["Member", "RowIndex", "RowReader"]
 
 _NO_STARTS = np.zeros((0, 0), np.bool_)
+_ALL_WHOLE = np.zeros(0, np.int64)
 _AT_FIRST = np.array([LOOKING, 0, 0])
 
 
@@ -97,6 +98,15 @@ class RowReader:
     def __reduce__(self) -> tuple[object, ...]:
         return (_reopen, (self._open_index, self._max_open_shards, self._backend))
 
+    def held(self, rows: ArrayLike) -> NDArray[np.int64]:
+        """How many tokens rows hold, int64 [R]; `width`, but for the last samples of an index that keeps partial ones.
+
+        Args:
+            rows: as for `read`, which says what is raised.
+        """
+        members, samples = self._walk.locate(rows)
+        return self._walk.held(members, samples) if self.index.partial else np.full(len(members), self.width)
+
     def read(self, rows: ArrayLike) -> NDArray[np.uint16 | np.int32]:
         """Tokens of rows, in the order given.
 
@@ -148,7 +158,8 @@ class RowReader:
         self, rows: ArrayLike, starts: NDArray[np.bool_], at: NDArray[np.int64]
     ) -> NDArray[np.uint16 | np.int32]:
         members, samples = self._walk.locate(rows)
-        out = np.empty((len(members), self.width), self.dtype)
+        held = self._walk.held(members, samples) if self.index.partial else _ALL_WHOLE
+        out = self._room(len(members))
         progress = np.zeros((len(members), 2), np.int64)  # NEW
         wanted = np.empty(min(len(self.shards), self._pool.limit), np.int64)
         lease = self._pool.enter()
@@ -163,6 +174,7 @@ class RowReader:
                     self._pool.stamps,
                     lease,
                     self.index.extra,
+                    held,
                     out,
                     starts,
                     progress,
@@ -187,7 +199,7 @@ class RowReader:
         return self._copy(self.pieces(rows), np.size(rows))
 
     def _copy(self, pieces: Pieces, rows: int) -> NDArray[np.uint16 | np.int32]:
-        out = np.empty((rows, self.width), self.dtype)
+        out = self._room(rows)
         for number, dataset in self._datasets(np.unique(pieces.shard)):
             here = np.flatnonzero(pieces.shard == number)
             if isinstance(dataset, RangedDataset):
@@ -201,6 +213,10 @@ class RowReader:
                 out[row, column : column + count] = tokens
                 self.counts.add(bytes_read=tokens.nbytes)
         return out
+
+    def _room(self, rows: int) -> NDArray[np.uint16 | np.int32]:
+        """Where tokens of rows are copied to; 0 where there may be none."""
+        return (np.zeros if self.index.partial else np.empty)((rows, self.width), self.dtype)
 
     def _copy_ranges(
         self,
@@ -277,14 +293,15 @@ class RowReader:
                     "indices were built from; build the indices again"
                 )
         filled = np.bincount(row, last - first, len(members)).astype(np.int64)
-        if (filled != self.width).any():
-            bad = int(np.argmax(filled != self.width))
+        held = self._walk.held(members, samples) if self.index.partial else np.full(len(members), self.width)
+        if (filled != held).any():
+            bad = int(np.argmax(filled != held))
             raise FormatError(
-                f"row {np.ravel(rows)[bad]}: its pieces hold {filled[bad]} tokens, not {self.width}: these shards are "
+                f"row {np.ravel(rows)[bad]}: its pieces hold {filled[bad]} tokens, not {held[bad]}: these shards are "
                 "not the ones that the indices were built from; build the indices again"
             )
         ends = np.cumsum(last - first)
-        column = ends - (last - first) - row * self.width
+        column = ends - (last - first) - (np.cumsum(held) - held)[row]
         used = last > first
         return Pieces(
             row=row[used],

@@ -43,6 +43,7 @@ class RowIndex:
         sequence_length: L.
         extra: 1 when a row holds L + 1 tokens, 0 when it holds L.
         more: the two arrays of a blend go on in these, where more rows are wanted than are stored; or None.
+        partial: whether the last samples of a member may hold fewer tokens than a row, which are then followed by 0s.
     """
 
     members: tuple[Member, ...]
@@ -52,6 +53,7 @@ class RowIndex:
     sequence_length: int
     extra: int
     more: Blend | None = None
+    partial: bool = False
 
     @property
     def arrays(self) -> list[NDArray[Any]]:

@@ -16,7 +16,7 @@ from gristmill.formats.index_order import OrderChange
 from gristmill.formats.index_plan import LeftOut
 from gristmill.runtime.reader import RowReader
 
-__all__ = ["DocumentStream", "MegatronStream", "RowPiece", "Stream"]
+__all__ = ["DocumentStream", "MegatronStream", "PaddedMegatronStream", "RowPiece", "Stream"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class MegatronStream:
 
     def __repr__(self) -> str:
         return (
-            f"MegatronStream({self.name!r}, split={self.split!r}, sequence_length={self.sequence_length}, "
+            f"{type(self).__name__}({self.name!r}, split={self.split!r}, sequence_length={self.sequence_length}, "
             f"fingerprint={short(self.fingerprint)})"
         )
 
@@ -200,6 +200,38 @@ class MegatronStream:
             for place in range(len(pieces))
         )
 
+    def read_counts(self) -> dict[str, int]:
+        """What has been read so far; see `gristmill.runtime.metrics.MeasuredStream`."""
+        return self.reader.read_counts()
+
+    def rows_by_source(self, rows: ArrayLike) -> dict[str, int]:
+        """How many of some rows come from each source; see `gristmill.runtime.metrics.MeasuredStream`."""
+        return self.reader.rows_by_source(rows)
+
+    def waiting_on(self) -> list[tuple[str, float]]:
+        """What the reads that are under way are at; see `gristmill.runtime.metrics.MeasuredStream`."""
+        return self.reader.waiting_on()
+
     def close(self) -> None:
         """Closes the files; may be called twice. A later read opens them again."""
         self.reader.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PaddedMegatronStream(MegatronStream):
+    """A `MegatronStream` that keeps the partial last sample of each source: some rows end in padding, tokens of 0."""
+
+    def valid_length(self, rows: ArrayLike) -> NDArray[np.int64]:
+        """How much of each row holds data.
+
+        Args:
+            rows: integers [R], 0 to ``len(self) - 1``.
+
+        Returns:
+            int64 [R], 0 to L: positions of the row that hold an input with its target. 0 where Megatron's count of
+            samples is one too large, so that a row has no target.
+
+        Raises:
+            IndexError: a row does not exist.
+        """
+        return self.reader.held(rows) - 1

@@ -108,6 +108,21 @@ class RowWalk:
             )
         return members, _taken(dataset_sample_index, None if more is None else more[1], numbers)
 
+    def held(self, members: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens of each row, int64 [R]: those of a sample behind the last whole one are what the stream has left.
+
+        Megatron's count of samples with the partial one can be too large; each one too many holds the extra token.
+        """
+        width = self.index.sequence_length + self.index.extra
+        found = np.full(len(members), width)
+        for number in np.unique(members).tolist():
+            here = np.flatnonzero(members == number)
+            shuffle_index, plan = self._arrays[3 * number + 2], self.index.members[number].indices.plan
+            sample = np.clip(samples[here], 0, len(shuffle_index) - 1)  # others are told by the walk
+            left = plan.epochs * plan.tokens - shuffle_index[sample].astype(np.int64) * self.index.sequence_length
+            found[here] = np.clip(left, self.index.extra, width)
+        return found
+
     def entries(self, number: int, rows: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """The entries of the document index that rows of one member touch.
 

@@ -78,7 +78,7 @@ def test_the_recipe_page_lists_every_key_and_no_other() -> None:
     for table, heading in HEADINGS.items():
         listed = set(re.findall(r"^\| `(\w+)` \|", sections[heading], re.MULTILINE))
         assert listed == known[table], heading
-    assert known["index.valid"] == known["index.test"] == {"samples", "tokens", "epochs"}
+    assert known["index.valid"] == known["index.test"] == {"samples", "tokens", "epochs", "drop_last_partial"}
 
 
 def help_of(*words: str) -> str:

@@ -1,5 +1,6 @@
 """Building an index set: memory below what is written, members side by side, and nothing done twice."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -17,7 +18,14 @@ from gristmill.cli import main
 from gristmill.formats.errors import SettingsError, StorageError
 from gristmill.formats.index_build import build_index_set, source_lengths
 from gristmill.formats.index_member import build_member, make_member
-from gristmill.formats.index_set import IndexSettings, SplitRequest, plan_members, read_set, set_path
+from gristmill.formats.index_set import (
+    IndexSettings,
+    SplitRequest,
+    order_fingerprint,
+    plan_members,
+    read_set,
+    set_path,
+)
 from gristmill.formats.index_sources import index_sources
 from gristmill.formats.index_writer import IndexWriter
 from gristmill.formats.indices import Lengths, build_indices, plan_epochs
@@ -158,3 +166,50 @@ def test_no_two_runs_work_into_one_corpus(new_corpus: NewCorpus, capsys: pytest.
 def test_a_folder_that_is_no_corpus_is_not_written_into(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["index", str(tmp_path / "none"), "--seq-length", "8"]) == 1
     assert not (tmp_path / "none").exists()
+
+
+def kept(**changes: Any) -> IndexSettings:
+    return dataclasses.replace(SETTINGS, valid=SplitRequest(drop_last_partial=False), **changes)
+
+
+def test_a_kept_partial_sample_is_part_of_key_record_and_fingerprint(new_corpus: NewCorpus) -> None:
+    corpus = new_corpus(*many(3))
+    dropped = build_index_set(corpus.folder, corpus.manifest, SETTINGS)
+    index_set = build_index_set(corpus.folder, corpus.manifest, kept())
+    assert index_set == read_set(index_set.folder)
+    assert index_set.key != dropped.key
+    assert order_fingerprint(index_set, "train") == order_fingerprint(dropped, "train")
+    assert order_fingerprint(index_set, "valid") != order_fingerprint(dropped, "valid")
+    for report in index_set.order("valid").members:
+        whole, rest = divmod(report.tokens - 1, 8)
+        assert report.rows == whole + (rest > 0)
+        assert dropped.order("valid").member(report.source).rows == whole
+    assert "drop_last_partial" not in Path(dropped.folder, "set.json").read_text()
+    extension = corpus.extend(index_set, samples=9000)
+    assert extension == read_set(extension.folder)
+    for name, facts in index_set.files.items():
+        assert name.startswith("train/") or extension.files[name] == facts
+
+
+def test_one_token_beyond_the_extra_one_is_a_partial_sample(new_corpus: NewCorpus) -> None:
+    """Two tokens give one input and its target; one token gives none, and the source is left out and named."""
+    corpus = new_corpus({"web": [50] * 9 + [2], "math": [50] * 9 + [1]}, {"web": 1.0, "math": 1.0})
+    order = build_index_set(corpus.folder, corpus.manifest, kept()).order("valid")
+    assert [(report.source, report.rows) for report in order.members] == [("web", 1)]
+    assert [(entry.source, entry.reason) for entry in order.left_out] == [
+        ("math", "its 1 sequences hold 1 tokens, and one sample of length 8 needs 2")
+    ]
+
+
+def test_the_partial_sample_on_the_command_line(new_corpus: NewCorpus, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = new_corpus(*many(2))
+    words = ["index", corpus.folder, "--seq-length", "8", "--seed", "5", "--split", "9,1", "--num-samples", "4000"]
+    assert main([*words, "--keep-last-partial"]) == 0
+    read_set(set_path(corpus.folder, kept(), index_sources(corpus.manifest.sources)))
+    assert main(["index", corpus.folder, "--extend", "x", "--keep-last-partial"]) == 2
+    assert "--keep-last-partial does not go with --extend" in capsys.readouterr().err
+
+
+def test_training_always_drops_it() -> None:
+    with pytest.raises(SettingsError, match="train: the partial last sample is always dropped, as Megatron does"):
+        IndexSettings(sequence_length=8, seed=5, splits="1", train=SplitRequest(drop_last_partial=False))

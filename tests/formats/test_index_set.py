@@ -116,7 +116,7 @@ def test_settings_out_of_range_are_refused(changes: dict[str, Any], message: str
         ({"epochs": -1}, "epochs of a split must be at least 1, not -1"),
     ],
 )
-def test_requests_out_of_range_are_refused(request_: dict[str, int], message: str) -> None:
+def test_requests_out_of_range_are_refused(request_: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         SplitRequest(**request_)
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gristmill.formats.errors import RecipeError
+from gristmill.formats.index_plan import SplitRequest
 from gristmill.formats.recipe import Recipe, parse_recipe
 from gristmill.formats.schedule import Phase
 
@@ -193,3 +194,20 @@ def test_each_mistake_is_told_with_its_path(values: dict[str, Any], expected: li
     assert len(found) == len(expected), found
     for told, beginning in zip(found, expected, strict=True):
         assert told.startswith(beginning), told
+
+
+def test_the_partial_last_sample_of_validation_and_test_can_be_kept() -> None:
+    values = recipe([], valid={"drop_last_partial": False}, test={"samples": 20, "drop_last_partial": False})
+    del values["index"]["schedule"]
+    index = parse_recipe(values).index
+    assert index is not None
+    assert index.train.drop_last_partial
+    assert index.valid == SplitRequest(drop_last_partial=False)
+    assert index.test == SplitRequest(samples=20, drop_last_partial=False)
+    values["index"]["drop_last_partial"] = False
+    values["index"]["valid"] = {"drop_last_partial": 0}
+    assert sorted(mistakes(values)) == [
+        "index.drop_last_partial: is not a known key; known here: epochs, samples, schedule, sequence_length, splits, "
+        "test, tokens, valid",
+        "index.valid.drop_last_partial: is 0; it must be true or false",
+    ]

@@ -1,5 +1,6 @@
 """Streams over data that anyone made: the rows, the caches, and what happens when either changes."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -23,8 +24,9 @@ from gristmill.formats.blend import greedy_blend, normalise
 from gristmill.formats.data_spec import DataEntry
 from gristmill.formats.errors import CorpusError, DataError, FormatError, InputError, SettingsError
 from gristmill.formats.indexed import IndexedDataset
-from gristmill.runtime import TokenBatches, open_megatron
-from gristmill.runtime.streams import MegatronStream, Stream
+from gristmill.runtime import StreamSource, TokenBatches, open_megatron
+from gristmill.runtime.reader import RowReader
+from gristmill.runtime.streams import MegatronStream, PaddedMegatronStream, Stream
 
 WritePair = Callable[..., str]
 
@@ -173,6 +175,90 @@ def test_entries_without_weights_are_drawn_in_proportion(web: str, code: str) ->
     )
     part = open_(f"{web};{code}", samples=20)
     assert len(part) == 20
+
+
+def test_the_last_partial_sample_is_kept_when_asked(web: str, code: str, tmp_path: Path) -> None:
+    """One row more for each entry, shuffled in with the others, padded at its end."""
+    spec = f"{web};{code}"
+    options: dict[str, Any] = {"split": "valid", "splits": "1,8", "cache_dir": tmp_path / "cache"}
+    dropped, kept = open_(spec, **options), open_(spec, **options, drop_last_partial=False)
+    assert isinstance(kept, PaddedMegatronStream)
+    assert not isinstance(dropped, PaddedMegatronStream)
+    assert len(kept) == len(dropped) + 2
+    assert kept.fingerprint != dropped.fingerprint
+    rows = np.arange(len(kept))
+    tokens, valid = kept.read(rows), kept.valid_length(rows)
+    assert (valid < 16).sum() == 2
+    for row in rows:
+        held = sum(piece.stop - piece.start for piece in kept.describe(int(row)))
+        assert held == valid[row] + 1
+        assert (tokens[row, held:] == 0).all()
+    np.testing.assert_array_equal(kept.reader.read_numpy(rows), tokens)
+    again = pickle.loads(pickle.dumps(kept))
+    assert isinstance(again, PaddedMegatronStream)
+    np.testing.assert_array_equal(again.valid_length(rows), valid)
+    np.testing.assert_array_equal(rows_of(again), tokens)
+    in_all = sum(member.indices.plan.tokens for member in kept.reader.index.members)
+    assert valid.sum() == in_all - 2, "every token of the split but the first of each entry is a target once"
+
+
+def test_the_loss_of_a_padded_row_ends_with_its_tokens(web: str) -> None:
+    stream = open_(web, split="valid", drop_last_partial=False)
+    assert isinstance(stream, PaddedMegatronStream)
+    valid = stream.valid_length(np.arange(len(stream)))
+    (short,) = np.flatnonzero(valid < 16)
+    fields = StreamSource(stream)[int(short)]
+    for name in ("inputs_segmentation", "targets_segmentation"):
+        assert (fields[name] > 0).tolist() == (np.arange(16) < valid[short]).tolist()
+
+
+def test_more_samples_than_there_are_tokens_for_hold_one_token_each(web: str) -> None:
+    """Megatron counts in single precision, so beyond 2**24 tokens a split can have samples too many."""
+    stream = open_(web, split="valid", drop_last_partial=False)
+    index = stream.reader.index
+    (member,) = index.members
+    sample_index = np.concatenate([member.indices.sample_index, member.indices.sample_index[-1:]])
+    count = member.indices.samples
+    indices = dataclasses.replace(
+        member.indices, sample_index=sample_index, shuffle_index=np.arange(count + 1, dtype=np.uint32)
+    )
+    longer = dataclasses.replace(index, members=(dataclasses.replace(member, indices=indices),), rows=count + 1)
+    reader = RowReader(lambda: longer)
+    rows = np.arange(count + 1)
+    assert reader.held(rows)[-1] == 1
+    for tokens in (reader.read(rows), reader.read_numpy(rows)):
+        assert tokens[-1].tolist() == [1] + [0] * 16, "the last token of the data, an EOD, and padding"
+
+
+def test_weights_can_change_at_a_sample(web: str, code: str, tmp_path: Path) -> None:
+    spec = f"{web},0.9;{code},0.1"
+    plain = open_(spec, samples=160)
+    options: dict[str, Any] = {"samples": 160, "schedule": {100: (0.1, 0.9)}}
+    changed = open_(spec, **options, cache_dir=tmp_path / "cache")
+    with building() as built:
+        again = open_(spec, **options, cache_dir=tmp_path / "cache")
+        assert not built
+    assert again.fingerprint == changed.fingerprint == changed.history[-1].fingerprint
+    assert [change.from_sample for change in changed.history] == [100]
+    np.testing.assert_array_equal(rows_of(again), rows_of(changed))
+    np.testing.assert_array_equal(rows_of(pickle.loads(pickle.dumps(changed))), rows_of(changed))
+    drawn = changed.reader.index.dataset_index
+    assert drawn is not None
+    assert (drawn[:100] == 0).sum() == 90
+    assert (drawn[100:160] == 0).sum() == 6
+    assert plain.reader.index.dataset_index is not None
+    np.testing.assert_array_equal(drawn[:100], plain.reader.index.dataset_index[:100])
+    from_weights = open_(f"{web},5;{code},5", samples=160, schedule={100: (0.1, 0.9)})
+    assert from_weights.fingerprint != changed.fingerprint
+
+
+def test_more_samples_inside_the_arrays_leave_the_rows_as_they_are(web: str, code: str, tmp_path: Path) -> None:
+    spec = f"{web},0.5;{code},0.5"
+    few, more = (open_(spec, samples=samples, cache_dir=tmp_path / "cache") for samples in (60, 62))
+    assert (few.fingerprint, len(few), len(more)) == (more.fingerprint, 60, 62)
+    np.testing.assert_array_equal(rows_of(more)[:60], rows_of(few))
+    many = open_(spec, samples=3000, cache_dir=tmp_path / "cache")
+    assert many.fingerprint != few.fingerprint, "beyond them the order is another one, which a state tells"
 
 
 def test_a_stream_can_be_delivered(web: str) -> None:
@@ -660,6 +746,11 @@ def test_a_blend_that_does_not_fit_is_named_and_the_cache_is_next(
         ("WEB", {"eod_id": 500, "vocabulary": 500}, SettingsError, "eod_id 500 lies outside the vocabulary of 500"),
         ("WEB", {"granularity": "line"}, SettingsError, "granularity 'line'"),
         ("WEB", {"split": "dev"}, SettingsError, "split 'dev'"),
+        ("WEB", {"drop_last_partial": False}, SettingsError, "train: the partial last sample is always dropped"),
+        ("WEB,1;CODE,1", {"split": "valid", "schedule": {5: (1, 2)}}, SettingsError, "in the training split alone"),
+        ("WEB,1;CODE,1", {"schedule": {5: (1, 2)}}, SettingsError, "a schedule of weights needs a number of samples"),
+        ("WEB,1;CODE,1", {"samples": 9, "schedule": {5: (1,)}}, SettingsError, "1 weights from sample 5 on for 2 sou"),
+        ("WEB,1;CODE,1", {"samples": 9, "schedule": {9: (1, 2)}}, SettingsError, "the rule is from_sample above 0 an"),
         ("WEB", {"foreign_caches": "maybe"}, SettingsError, "foreign_caches 'maybe': it is 'use', 'ignore' or 'req"),
         ("WEB", {"max_open_shards": 0}, SettingsError, "max_open_shards must be at least 1"),
         ("WEB", {"sequence_length": 100_000}, DataError, "source 'web' gives no sample"),
