@@ -19,11 +19,13 @@ HERE = Path(__file__).resolve().parent
 
 
 def recipe(source: Path, vocabulary: Path, name: str, clean: str) -> Path:
-    """Writes a recipe with one source."""
+    """Writes a recipe with one source, or one for each file of a folder."""
     path = FOLDER / f"{name}.toml"
+    files = sorted(source.iterdir()) if source.is_dir() else [source]
     path.write_text(
         f'name = "{name}"\noutput = "{FOLDER / name}"\n[defaults]\n{clean}\n'
-        f'[tokenizer]\npath = "{vocabulary}"\neod = "{EOD}"\n[[sources]]\nid = "text"\nfiles = "{source}"\n'
+        f'[tokenizer]\npath = "{vocabulary}"\neod = "{EOD}"\n'
+        + "".join(f'[[sources]]\nid = "{file.stem}"\nfiles = "{file}"\n' for file in files)
     )
     return path
 

@@ -27,7 +27,7 @@ _Result = TypeVar("_Result")
 
 _CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
-    "from gristmill.pipelines.item_worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+    "from gristmill.pipelines.item_worker import main; main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[4:])"
 )
 _ENDS_WITHIN_SECONDS = 5.0
 
@@ -51,10 +51,10 @@ class PoolWorkerGoneError(DataError):
 class _Worker:
     """One process and the connection to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: Sequence[str]) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            words = [str(theirs.fileno()), str(os.getpid()), json.dumps(sys.path)]
+            words = [str(theirs.fileno()), str(os.getpid()), json.dumps(sys.path), *preload]
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _CODE, *words],
                 stdin=subprocess.DEVNULL,
@@ -97,6 +97,7 @@ class ItemPool:
 
     Args:
         workers: how many; None takes one per core.
+        preload: modules that the processes import before the first item comes.
 
     Raises:
         SettingsError: `workers` is below 1.
@@ -107,17 +108,18 @@ class ItemPool:
         [2, 1]
     """
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, *, preload: Sequence[str] = ()) -> None:
         if workers is not None and workers < 1:
             raise SettingsError(f"--max-workers {workers}: at least 1 is needed")
         self._count = usable_cores() if workers is None else workers
+        self._preload = preload
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as opening:
             opening.callback(self.close)
             for _ in range(self._count):
-                self._workers.append(_Worker())
+                self._workers.append(_Worker(self._preload))
             opening.pop_all()
         return self
 

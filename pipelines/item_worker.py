@@ -4,9 +4,11 @@ What an item raises goes back as it is where it can be pickled, with its traceba
 a user sees of it.
 """
 
+import importlib
 import pickle
 import signal
 import traceback
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from gristmill.pipelines.launcher_watch import end_with
@@ -14,15 +16,18 @@ from gristmill.pipelines.launcher_watch import end_with
 __all__ = ["main"]
 
 
-def main(descriptor: int, launcher: int) -> None:
+def main(descriptor: int, launcher: int, preload: Sequence[str]) -> None:
     """Serves a connection.
 
     Args:
         descriptor: file descriptor of the connection.
         launcher: process id of the launcher.
+        preload: modules to import at once.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the launcher ends this process
     end_with(launcher)
+    for name in preload:
+        importlib.import_module(name)
     with Connection(descriptor) as connection:
         while True:
             try:

@@ -5,7 +5,6 @@ compared with; in several it is what uses one machine best, since Beam takes lon
 prepare, and each of its worker processes imports it again. It does not leave the machine.
 """
 
-import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -31,35 +30,34 @@ class _Map(Protocol):
     def __call__(self, work: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]: ...
 
 
-def run_loop(job: Job, stages: Sequence[str], *, write_manifest: bool, workers: int = 1) -> None:
+def run_loop(job: Job, stages: Sequence[str], *, write_manifest: bool, pool: ItemPool | None = None) -> None:
     """Runs stages one after the other.
 
     Args:
         job: the run.
         stages: names out of `STAGES`, in order.
         write_manifest: whether to finish the corpus behind them.
-        workers: processes that do the items; with 1 this process does them itself.
+        pool: processes that do the items; None has this process do them itself.
 
     Raises:
         PoolWorkerGoneError: a worker process ended before its work did.
         GristmillError: what an item raised.
     """
-    with ItemPool(workers) if workers > 1 else contextlib.nullcontext() as pool:
-        do: _Map = _here if pool is None else pool.map
-        splits = read_plan(job.corpus).splits
-        for stage in stages:
-            if stage == "download":
-                close_download(job)
-            elif stage == "clean":
-                _clean(job, splits, do)
-            elif stage == "tokenize":
-                _tokenize(job, splits, do)
-            elif stage == "index":
-                close_index(job, do(partial(index_member, job), plan_index(job)))
-            elif stage == "blend":
-                close_blend(job, do(partial(blend_split, job), SPLITS))
-        if write_manifest:
-            finish(job)
+    do: _Map = _here if pool is None else pool.map
+    splits = read_plan(job.corpus).splits
+    for stage in stages:
+        if stage == "download":
+            close_download(job)
+        elif stage == "clean":
+            _clean(job, splits, do)
+        elif stage == "tokenize":
+            _tokenize(job, splits, do)
+        elif stage == "index":
+            close_index(job, do(partial(index_member, job), plan_index(job)))
+        elif stage == "blend":
+            close_blend(job, do(partial(blend_split, job), SPLITS))
+    if write_manifest:
+        finish(job)
 
 
 def _here(work: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]:

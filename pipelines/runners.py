@@ -9,16 +9,18 @@ included; only a loop in one process lets the engine use them all. Whatever is c
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from gristmill.formats.errors import MissingExtraError, SettingsError
-from gristmill.pipelines.item_pool import usable_cores
+from gristmill.pipelines.item_pool import ItemPool, usable_cores
 from gristmill.pipelines.job import Job
 
 __all__ = [
     "AUTO",
     "check_runner",
     "choose_runner",
-    "execute",
+    "Executor",
     "LOOP",
     "LOOP_BYTES",
     "RunnerChoice",
@@ -32,6 +34,9 @@ AUTO = "auto"
 
 LOOP_BYTES = 4 << 20
 """Below so much input, starting processes costs more than the work: `auto` does it all in its own."""
+
+_PRELOAD = ("gristmill.pipelines.scan", "gristmill.pipelines.encode", "gristmill.tokenize.engine")
+"""What the first items need, imported by the processes while the launcher reads the tokenizer."""
 
 _USUAL = (AUTO, LOOP, "FnApiRunner", "DirectRunner")
 
@@ -134,17 +139,55 @@ def _value(flags: Sequence[str], option: str) -> str | None:
     return None
 
 
-def execute(
-    job: Job, stages: Sequence[str], choice: RunnerChoice, *, write_manifest: bool, verbose: bool = False
-) -> None:
-    """Executes stages as chosen; imports Beam only where it is needed."""
-    if choice.runner == LOOP:
-        from gristmill.pipelines.loop import run_loop
+class Executor:
+    """What executes a run's stages; a context manager.
 
-        run_loop(job, stages, write_manifest=write_manifest, workers=choice.workers)
-        return
-    if importlib.util.find_spec("apache_beam") is None:
-        raise MissingExtraError("apache-beam", "prepare", f"--runner {choice.runner}")
-    from gristmill.pipelines.beam_runners import run_beam
+    The processes of a local run start when the block is entered, so that they import what they need while the launcher
+    reads the tokenizer.
+    """
 
-    run_beam(job, stages, choice.runner, choice.flags, write_manifest=write_manifest, verbose=verbose)
+    def __init__(self, choice: RunnerChoice) -> None:
+        """Starts nothing yet."""
+        self._choice = choice
+        self._pool = ItemPool(choice.workers, preload=_PRELOAD) if choice.workers > 1 else None
+
+    def __enter__(self) -> Self:
+        if self._pool is not None:
+            self._pool.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    @property
+    def says(self) -> str:
+        """The choice in words."""
+        return self._choice.says
+
+    def execute(self, job: Job, stages: Sequence[str], *, write_manifest: bool, verbose: bool = False) -> None:
+        """Executes stages as chosen; imports Beam only where it is needed.
+
+        Args:
+            job: the run.
+            stages: names out of `STAGES`, in order.
+            write_manifest: whether to finish the corpus behind them.
+            verbose: whether Beam's own log is shown.
+
+        Raises:
+            MissingExtraError: Beam is needed and not installed.
+            GristmillError: what an item raised.
+        """
+        choice = self._choice
+        if choice.runner == LOOP:
+            from gristmill.pipelines.loop import run_loop
+
+            run_loop(job, stages, write_manifest=write_manifest, pool=self._pool)
+            return
+        if importlib.util.find_spec("apache_beam") is None:
+            raise MissingExtraError("apache-beam", "prepare", f"--runner {choice.runner}")
+        from gristmill.pipelines.beam_runners import run_beam
+
+        run_beam(job, stages, choice.runner, choice.flags, write_manifest=write_manifest, verbose=verbose)

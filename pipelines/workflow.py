@@ -29,7 +29,7 @@ from gristmill.pipelines.progress import Progress
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import RecordAccount
 from gristmill.pipelines.run_lock import working_on
-from gristmill.pipelines.runners import check_runner, choose_runner, execute
+from gristmill.pipelines.runners import Executor, check_runner, choose_runner
 from gristmill.pipelines.stage_names import STAGES
 from gristmill.pipelines.stages import require_stage, valid_stage
 from gristmill.tokenize.encode import Encoder
@@ -99,7 +99,7 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
     options = options or PrepareOptions()
     began = time.monotonic()
     say = _silent if options.quiet else _say
-    source = _source_number(recipe, options.source)
+    _source_number(recipe, options.source)
     wanted = _wanted_stages(recipe, options)
     check_runner(options.runner, options.flags)
     _check_output(recipe.output)
@@ -112,6 +112,16 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
         f"{recipe.name}: {sum(map(len, plan.inputs))} input files, {plan.input_bytes / 1e6:.1f} MB, "
         f"{len(plan.splits)} splits -> {recipe.output}"
     )
+    with Executor(choice) as executor:
+        return _prepare(recipe, plan, options, wanted, executor, began)
+
+
+def _prepare(
+    recipe: Recipe, plan: Plan, options: PrepareOptions, wanted: Sequence[str], executor: Executor, began: float
+) -> PrepareResult:
+    """Works out what is left to do of a planned run and has it done."""
+    say = _silent if options.quiet else _say
+    source = _source_number(recipe, options.source)
     resolved, engine = None, None
     if wanted[-1] not in _BEFORE_TOKENS:
         resolved = resolve_tokenizer(recipe.tokenizer.path, recipe.tokenizer.eod)
@@ -137,11 +147,11 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
             return PrepareResult(corpus=job.corpus, stages=(), finished=True)
         job = replace(job, encodes_early=_encodes_early(todo, engine))
         engine_says = f"; ids by {engine.name} {engine.version}" if engine else ""
-        say(f"stages {', '.join(todo)} on {choice.says}{engine_says}")
+        say(f"stages {', '.join(todo)} on {executor.says}{engine_says}")
         with contextlib.nullcontext() if options.quiet else Progress(job, _expected(job, plan)):
-            execute(job, todo, choice, write_manifest=complete, verbose=options.verbose)
+            executor.execute(job, todo, write_manifest=complete, verbose=options.verbose)
         seconds = time.monotonic() - began
-        _report(job, plan, choice.says, todo, seconds)
+        _report(job, plan, executor.says, todo, seconds)
     say(f"done in {seconds:.1f} s")
     return PrepareResult(corpus=job.corpus, stages=tuple(todo), finished=complete)
 
