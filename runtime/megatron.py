@@ -28,8 +28,11 @@ from gristmill.formats.order_facts import order_facts
 from gristmill.formats.schedule import Phase
 from gristmill.formats.storage import is_local, local_path
 from gristmill.formats.token_shards import TokenShard
+from gristmill.runtime.backends import Backend
+from gristmill.runtime.presets import Parity, order_departures, warn_departures
 from gristmill.runtime.process import process_number
-from gristmill.runtime.reader import Member, RowIndex, RowReader
+from gristmill.runtime.reader import RowReader
+from gristmill.runtime.row_index import Member, RowIndex
 from gristmill.runtime.shards import Shard
 from gristmill.runtime.streams import MegatronStream, PaddedMegatronStream
 
@@ -57,8 +60,10 @@ def open_megatron(
     blend_cache_dir: str | os.PathLike[str] | None = None,
     blend_index_dir: str | os.PathLike[str] | None = None,
     foreign_caches: ForeignCaches = "use",
+    parity: Parity | None = None,
     process_index: int | None = None,
     max_open_shards: int | None = None,
+    backend: Backend = "auto",
 ) -> MegatronStream:
     """Opens data by prefix, folder, manifest of raw shards, or a line of several, as one stream in Megatron's order.
 
@@ -91,8 +96,12 @@ def open_megatron(
             `blend_cache_dir`.
         foreign_caches: ``use`` takes indices that Megatron or MaxText left in these folders when they fit, ``ignore``
             does not look for them, ``require`` refuses to build new ones.
+        parity: warn of each setting of the order that departs from what a program, ``megatron`` or ``maxtext``, does
+            with nothing set: its seed, granularity and surplus. Changes no row. For the fields, see `parity_options`.
         process_index: number of this process; 0 writes what it built. None takes JAX's, or 0.
         max_open_shards: how many shards are kept open; None takes `gristmill.runtime.shards.default_open_limit`.
+        backend: how local files are read: ``mmap`` through maps, ``pread`` by ranged reads, ``auto`` by ranged reads on
+            network and user-space file systems only.
 
     Raises:
         SettingsError: an argument breaks a rule.
@@ -103,8 +112,11 @@ def open_megatron(
         StorageError: a file cannot be read.
 
     Warns:
-        UserWarning: no document ends with `eod_id`; stored indices are damaged or do not fit; new ones cannot be kept.
+        UserWarning: a setting departs from those of `parity`; no document ends with `eod_id`; stored indices are
+            damaged or do not fit; new ones cannot be kept.
     """
+    if parity is not None:
+        warn_departures(parity, order_departures(parity, seed=seed, granularity=granularity, surplus=surplus))
     entries = parse_data_spec(spec) if isinstance(spec, str) else tuple(spec)
     opening = _Opening(
         entries=tuple(_absolute(entry) for entry in entries),
@@ -138,7 +150,8 @@ def open_megatron(
     order = order_of(plan_order(sources, opening.request), opening.caches)
     fingerprint = order_fingerprint(order.index_set, split)
     reopen = replace(opening, fingerprint=fingerprint, stored=_stored(order))
-    reader = RowReader(reopen, index=_row_index(order, opening.request), max_open_shards=max_open_shards)
+    index = _row_index(order, opening.request)
+    reader = RowReader(reopen, index=index, max_open_shards=max_open_shards, backend=backend)
     kind = MegatronStream if drop_last_partial else PaddedMegatronStream
     return kind(
         name=", ".join(source.id for source in sources),

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from gristmill.formats.errors import SettingsError
 from gristmill.runtime.fields import CU_SEQLENS, FieldOptions
 
-__all__ = ["departures", "Parity", "parity_options", "PRESETS", "warn_departures"]
+__all__ = ["departures", "order_departures", "Parity", "parity_options", "PRESETS", "warn_departures"]
 
 Parity = Literal["megatron", "maxtext"]
 """The programs that there are presets of: Megatron-Core's GPTDataset, and MaxText's `mmap_npy` reader."""
@@ -39,6 +39,20 @@ _SETTINGS: dict[Parity, dict[str, str]] = {
     },
 }
 """By program: the settings of ours that it has, and what it calls them."""
+
+_ORDER: dict[Parity, dict[str, tuple[object, str]]] = {
+    "megatron": {
+        "seed": (1234, "--seed"),
+        "granularity": ("sequence", ""),
+        "surplus": (0.005, "--mid-level-dataset-surplus"),
+    },
+    "maxtext": {
+        "seed": (0, "data_shuffle_seed"),
+        "granularity": ("sequence", "mmap_split_sentences"),
+        "surplus": (0.005, ""),
+    },
+}
+"""By program: the settings of the order with their values when nothing is set, and what the program calls them."""
 
 _TITLES: dict[Parity, str] = {"megatron": "Megatron", "maxtext": "MaxText"}
 
@@ -75,6 +89,33 @@ def departures(options: FieldOptions, parity: Parity) -> tuple[str, ...]:
             continue
         how = f"{theirs!r}, unless {known[name]}" if name in known else "has no such setting"
         found.append(f"{name}={ours!r} ({title}: {how})")
+    return tuple(found)
+
+
+def order_departures(parity: Parity, **settings: object) -> tuple[str, ...]:
+    """The settings by which rows come in another order than a program's with nothing set.
+
+    Args:
+        parity: the program.
+        **settings: `seed`, `granularity` and `surplus`, as `open_megatron` has them.
+
+    Returns:
+        A phrase for each, as from `departures`.
+
+    Raises:
+        SettingsError: there is no preset of that name.
+
+    Examples:
+        >>> order_departures("maxtext", seed=1234)
+        ('seed=1234 (MaxText: 0, unless data_shuffle_seed)',)
+    """
+    _preset_of(parity)
+    found = []
+    for name, ours in settings.items():
+        theirs, called = _ORDER[parity][name]
+        if ours != theirs:
+            how = f"unless {called}" if called else "always"
+            found.append(f"{name}={ours!r} ({_TITLES[parity]}: {theirs!r}, {how})")
     return tuple(found)
 
 

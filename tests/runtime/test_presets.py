@@ -1,14 +1,17 @@
 """Presets: what the programs do with nothing set, and a warning that names each setting that departs from it."""
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gristmill.formats.errors import SettingsError
+from gristmill.formats.indexed_writer import write_indexed
 from gristmill.runtime.fields import FieldOptions, make_fields
-from gristmill.runtime.presets import PRESETS, departures, parity_options, warn_departures
+from gristmill.runtime.megatron import open_megatron
+from gristmill.runtime.presets import PRESETS, departures, order_departures, parity_options, warn_departures
 
 EOD = 99
 
@@ -75,6 +78,43 @@ def test_each_setting_that_departs_is_named(parity: Any, changes: dict[str, Any]
             warn_departures(parity, departures(options, parity))
 
 
+@pytest.mark.parametrize(
+    ("parity", "changes", "named"),
+    [
+        ("megatron", {}, []),
+        ("megatron", {"seed": 7}, [r"seed=7 \(Megatron: 1234, unless --seed\)"]),
+        (
+            "maxtext",
+            {"granularity": "document", "surplus": 0.1},
+            [
+                r"seed=1234 \(MaxText: 0, unless data_shuffle_seed\)",
+                r"granularity='document' \(MaxText: 'sequence', unless mmap_split_sentences\)",
+                r"surplus=0.1 \(MaxText: 0.005, always\)",
+            ],
+        ),
+    ],
+)
+def test_opening_names_what_departs_in_the_order(
+    tmp_path: Path, parity: Any, changes: dict[str, Any], named: list[str]
+) -> None:
+    prefix = str(tmp_path / "data")
+    with write_indexed(prefix, np.dtype(np.uint16)) as writer:
+        writer.add(np.full(40, EOD, np.uint16), np.array([20, 20]))
+
+    def opened(**parity: Any) -> str:
+        return open_megatron(prefix, sequence_length=8, eod_id=EOD, **changes, **parity).fingerprint
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fingerprint = opened()
+        if not named:
+            assert opened(parity=parity) == fingerprint
+    for phrase in named:
+        with pytest.warns(UserWarning, match=phrase) as caught:
+            assert opened(parity=parity) == fingerprint, "the rows are the same"
+        assert caught[0].filename == __file__
+
+
 def test_gristmills_own_defaults_are_neither() -> None:
     assert [phrase.split("=")[0] for phrase in departures(FieldOptions(), "megatron")] == [
         "reset_attention_mask",
@@ -84,6 +124,8 @@ def test_gristmills_own_defaults_are_neither() -> None:
 
 
 def test_what_there_is_not_is_refused() -> None:
+    with pytest.raises(SettingsError, match="parity must be 'megatron' or 'maxtext', not 'nemo'"):
+        order_departures("nemo", seed=1)  # type: ignore[arg-type]  # that is the mistake
     with pytest.raises(SettingsError, match="parity must be 'megatron' or 'maxtext', not 'nemo'"):
         parity_options("nemo")  # type: ignore[arg-type]  # that is the mistake
     with pytest.raises(SettingsError, match="reset_mask: no such field option; there are reset_attention_mask, "):
