@@ -54,18 +54,21 @@ def index_member(
     return Member(source=name, shards=files, indices=build_indices(lengths, 0, len(lengths), plan, seed=7))
 
 
-def expected_rows(index: RowIndex, sequences: list[list[list[int]]]) -> list[list[int]]:
-    """Every row, from the text of the rule: join the sequences in document order and cut."""
-    rows = []
+def expected_rows(index: RowIndex, sequences: list[list[list[int]]]) -> tuple[list[list[int]], list[list[bool]]]:
+    """Every row and where it goes on with another sequence, from the text of the rule: join in document order, cut."""
+    rows, starts = [], []
     for row in range(index.rows):
         number, sample = 0, row
         if index.dataset_index is not None and index.dataset_sample_index is not None:
             number, sample = int(index.dataset_index[row]), int(index.dataset_sample_index[row])
         indices = index.members[number].indices
-        joined = [token for sequence in indices.document_index for token in sequences[number][int(sequence)]]
+        texts = [sequences[number][int(sequence)] for sequence in indices.document_index]
+        joined = [(token, place == 0) for text in texts for place, token in enumerate(text)]
         start = int(indices.shuffle_index[sample]) * index.sequence_length
-        rows.append(joined[start : start + index.sequence_length + index.extra])
-    return rows
+        cut = joined[start : start + index.sequence_length + index.extra]
+        rows.append([token for token, _ in cut])
+        starts.append([False, *(first for _, first in cut[1:])])
+    return rows, starts
 
 
 @st.composite
@@ -107,7 +110,7 @@ def test_rows_equal_the_joined_documents(
         extra=extra,
     )
     flat = [[sequence for shard in sequences for sequence in shard] for sequences in shards]
-    expected = expected_rows(index, flat)
+    expected, starts = expected_rows(index, flat)
     reader = RowReader(lambda: index, max_open_shards=limit)
     assert reader.dtype == (np.uint16 if set(dtypes) == {"uint16"} else np.int32)
     rows = list(range(len(expected)))
@@ -118,6 +121,10 @@ def test_rows_equal_the_joined_documents(
         assert found.dtype == reader.dtype
         assert found.tolist() == [expected[row] for row in rows]
         assert reader.open_shards <= limit
+    tokens, found_starts = reader.read_documents(rows)
+    assert tokens.tolist() == [expected[row] for row in rows]
+    assert found_starts.dtype == bool
+    assert found_starts.tolist() == [starts[row] for row in rows]
     check_pieces(reader, rows, expected, flat, shards)
     reader.close()
     assert reader.open_shards == 0
@@ -394,6 +401,8 @@ def test_shards_on_an_object_store_are_read_by_range(small: Callable[..., RowRea
     )
     rows = np.arange(len(local))
     np.testing.assert_array_equal(RowReader(lambda: index).read(rows), local.read(rows))
+    for found, expected in zip(RowReader(lambda: index).read_documents(rows), local.read_documents(rows), strict=True):
+        np.testing.assert_array_equal(found, expected)
     memory.rm("/reader-test", recursive=True)
 
 
@@ -455,7 +464,7 @@ def test_documents_can_be_the_unit(tmp_path: Path) -> None:
     reader = RowReader(lambda: index, max_open_shards=1)
     rows = list(range(index.rows))
     flat = [document for shard in whole for document in shard]
-    assert reader.read(rows).tolist() == reader.read_numpy(rows).tolist() == expected_rows(index, [flat])
+    assert reader.read(rows).tolist() == reader.read_numpy(rows).tolist() == expected_rows(index, [flat])[0]
     pieces = reader.pieces(rows)
     documents, starts = reader.documents(pieces)
     for place in range(len(pieces)):
