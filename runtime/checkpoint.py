@@ -73,7 +73,9 @@ class Checkpoints:
             self._manager.save(step, args=ocp.args.Composite(**args))
 
     def restore(self, model: Any, batches: HasState, step: int | None = None) -> tuple[int, Any]:
-        """Restores a checkpoint: sets the data to its state and returns the model.
+        """Restores a checkpoint: sets the data to its state and returns the model; both or, on an error, neither.
+
+        Batches are made ahead while the model is read, so that the first one need not be waited for.
 
         Args:
             model: tree of arrays or `jax.ShapeDtypeStruct`s with the shapes, dtypes and shardings wanted.
@@ -93,11 +95,17 @@ class Checkpoints:
         if chosen is None or chosen not in steps:
             wanted = "no checkpoint" if step is None else f"no checkpoint of step {step}"
             raise CorpusError(f"{self.folder}: {wanted}; complete ones are {steps or 'not there at all'}")
+        before = batches.get_state()
         batches.set_state(self._data_state(chosen))
-        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, model)
-        restored = self._manager.restore(
-            chosen, args=ocp.args.Composite(**{_MODEL: ocp.args.StandardRestore(abstract)})
-        )
+        getattr(batches, "start_prefetch", lambda: None)()  # iterators of Grain have it
+        try:
+            abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, model)
+            restored = self._manager.restore(
+                chosen, args=ocp.args.Composite(**{_MODEL: ocp.args.StandardRestore(abstract)})
+            )
+        except BaseException:
+            batches.set_state(before)
+            raise
         return chosen, restored[_MODEL]
 
     def _data_state(self, step: int) -> dict[str, Any]:

@@ -46,6 +46,10 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], str, tuple[Axes, ...], list[int] | Non
 """Mesh shape, names of its axes, axes of rows and sequence, order of the devices, options of `TokenBatches`."""
 
 
+ON_DEVICES = ("axes reversed", "context outermost in zig-zag", "microbatches of shared rows in zig-zag")
+"""Layouts in which fields are made on the devices too."""
+
+
 def sharding_of(layout: str) -> NamedSharding:
     """The sharding of a layout, over all devices of the job or the first of them."""
     shape, names, spec, order, _ = LAYOUTS[layout]
@@ -54,22 +58,29 @@ def sharding_of(layout: str) -> NamedSharding:
 
 
 def deliver(stream: MegatronStream) -> tuple[dict[str, int], dict[str, NDArray[Any]]]:
-    """Takes two batches in each layout.
+    """Takes two batches in each layout, in some of them with fields made on the devices.
 
     Returns:
         The rows that this process read for a batch, by layout, and every part that its devices hold, by
-        ``layout|step|field|bounds``.
+        ``layout|place|step|field|bounds``.
     """
     rows, parts = {}, {}
-    for layout in LAYOUTS:
-        with TokenBatches(stream, G, sharding_of(layout), **LAYOUTS[layout][-1]) as batches:
+    for layout in [*LAYOUTS, *ON_DEVICES]:
+        place = "device" if layout in rows else "host"
+        options = LAYOUTS[layout][-1] | {"fields": place}
+        with TokenBatches(stream, G, sharding_of(layout), **options) as batches:
             rows[layout] = len(batches.plan.rows)
+            expand = jax.jit(batches.expand) if place == "device" else batches.expand
             for step in range(STEPS):
-                for field, array in next(batches).items():
+                found = next(batches)
+                assert {name: array.shape for name, array in found.items()} == {
+                    name: spec.shape for name, spec in batches.element_spec.items()
+                }
+                for field, array in expand(found).items():
                     assert (array.shape, array.sharding) == (batches.plan.shape, batches.plan.sharding)
                     for shard in array.addressable_shards:
                         bounds = [part.indices(size)[:2] for part, size in zip(shard.index, array.shape, strict=True)]
-                        parts[f"{layout}|{step}|{field}|{json.dumps(bounds)}"] = np.asarray(shard.data)
+                        parts[f"{layout}|{place}|{step}|{field}|{json.dumps(bounds)}"] = np.asarray(shard.data)
     return rows, parts
 
 

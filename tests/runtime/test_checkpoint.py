@@ -70,6 +70,27 @@ def test_restoring_keeps_the_sharding_asked_for(tmp_path: Path, batches: TokenBa
     np.testing.assert_array_equal(np.asarray(model["weights"]), np.arange(16.0))
 
 
+def test_a_model_that_does_not_fit_leaves_the_data_where_they_are(tmp_path: Path, batches: TokenBatches) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(0, {"weights": jnp.arange(16.0)}, batches)
+        expected = [next(batches)["inputs"] for _ in range(3)][-1]
+        batches.set_state({**batches.get_state(), "next_sample": 2 * G})
+        with pytest.raises(ValueError, match="bias"):
+            checkpoints.restore({"bias": jnp.zeros(3)}, batches)
+        assert batches.next_sample == 2 * G
+        np.testing.assert_array_equal(np.asarray(next(batches)["inputs"]), np.asarray(expected))
+
+
+def test_batches_are_made_ahead_while_the_model_is_read(tmp_path: Path, batches: TokenBatches) -> None:
+    model = {"weights": jnp.arange(16.0)}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(0, model, batches)
+        next(batches)
+        checkpoints.restore(model, batches)
+        assert batches._prefetcher is not None
+        assert batches.next_sample == 0
+
+
 def save_without_data(folder: Path, item: str) -> None:
     with ocp.CheckpointManager(folder) as manager:
         args: Any = {item: ocp.args.StandardSave({"weights": jnp.zeros(3)})}

@@ -83,14 +83,15 @@ def check_parts(worker: ModuleType, stream: MegatronStream, parts: Path, process
     for number in range(processes):
         with np.load(f"{parts}-{number}.npz") as file:
             for name in file.files:
-                layout, step, field, bounds = name.split("|")
-                held.setdefault(layout, {}).setdefault(f"{step}|{field}", []).append((json.loads(bounds), file[name]))
+                layout, place, step, field, bounds = name.split("|")
+                key = f"{place}|{step}|{field}"
+                held.setdefault(layout, {}).setdefault(key, []).append((json.loads(bounds), file[name]))
     assert held.keys() == ROWS.keys()
     for layout, fields in held.items():
         options = worker.LAYOUTS[layout][-1]
-        assert len(fields) == 2 * 6
+        assert len(fields) == 2 * 6 * (1 + (layout in worker.ON_DEVICES))
         for name, found in fields.items():
-            step, field = name.split("|")
+            _, step, field = name.split("|")
             expected = make_fields(stream.read(int(step) * G + np.arange(G)), stream.eod_id)[field]
             if options.get("zigzag"):
                 split = worker.sharding_of(layout).shard_shape((G, stream.sequence_length))[1]
