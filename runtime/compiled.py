@@ -2,7 +2,7 @@
 
 `compiled` releases the GIL and stores machine code on disk: beside the source, in the user's cache folder when the
 install is read-only, or where `NUMBA_CACHE_DIR` says. With no writable place at all it compiles anew in each process,
-which costs a second or two at the first batch instead of an error at import. The raw-memory functions exist because one
+which costs some seconds at the first batch instead of an error at import. The raw-memory functions exist because one
 call must reach hundreds of mapped files: addresses go in as numbers, and the caller keeps the maps open meanwhile. The
 two calls of the operating system are here for the same reason: one release of the GIL for all reads of a batch.
 """

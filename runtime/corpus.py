@@ -6,30 +6,30 @@ shards than those that the manifest lists is never used.
 """
 
 import os.path
-import warnings
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gristmill.formats.corpus_order import order_in_memory, settings_like
-from gristmill.formats.errors import CorpusError, SettingsError, StorageError
-from gristmill.formats.index_blend import BlendIndices, grow_blend
-from gristmill.formats.index_build import build_index_set
-from gristmill.formats.index_order import IndexSet, order_fingerprint, order_history, source_value
+from gristmill.formats.corpus_order import settings_like
+from gristmill.formats.errors import CorpusError, SettingsError
+from gristmill.formats.index_order import IndexSet, order_fingerprint, order_history
 from gristmill.formats.index_plan import IndexSettings
-from gristmill.formats.index_set import INDICES_FOLDER, SET_NAME, find_sets, read_set, set_path
-from gristmill.formats.index_sources import index_sources
-from gristmill.formats.indices import MemberIndices
-from gristmill.formats.manifest import Manifest, SourceEntry, read_manifest
+from gristmill.formats.index_set import INDICES_FOLDER, find_sets, read_set
+from gristmill.formats.manifest import Manifest, read_manifest
 from gristmill.formats.order_facts import order_facts
-from gristmill.formats.storage import base_name, exists, is_local, join, local_path
+from gristmill.formats.storage import is_local, join, local_path
+from gristmill.runtime.backends import Backend
+from gristmill.runtime.corpus_rows import (
+    TooFewError,
+    build_rows,
+    foreign_source,
+    open_rows,
+    reopen_built_rows,
+    reopen_rows,
+)
 from gristmill.runtime.process import process_number
-from gristmill.runtime.reader import Member, RowIndex, RowReader
-from gristmill.runtime.shards import Shard
+from gristmill.runtime.reader import RowReader
+from gristmill.runtime.row_index import RowIndex
 from gristmill.runtime.streams import MegatronStream, PaddedMegatronStream
 
 __all__ = ["Corpus", "open_corpus"]
@@ -58,7 +58,7 @@ class Corpus:
         Raises:
             FormatError: a `set.json` is damaged.
         """
-        return [found for found in find_sets(self.folder) if _foreign_source(self.manifest, found) is None]
+        return [found for found in find_sets(self.folder) if foreign_source(self.manifest, found) is None]
 
     def stream(
         self,
@@ -71,6 +71,7 @@ class Corpus:
         build: bool = False,
         process_index: int | None = None,
         max_open_shards: int | None = None,
+        backend: Backend = "auto",
     ) -> MegatronStream:
         """Opens the stream of a split.
 
@@ -86,11 +87,14 @@ class Corpus:
                 own, or for `samples`. Every process builds it for itself, and waits for none; one writes it.
             process_index: with `build`, number of this process; 0 writes. None takes JAX's, or 0.
             max_open_shards: how many shards are kept open; None takes `gristmill.runtime.shards.default_open_limit`.
+            backend: how local files are read: ``mmap`` through maps, ``pread`` by ranged reads, ``auto`` by ranged
+                reads on network and user-space file systems only.
 
         Raises:
             CorpusError: no index set fits, several do, the one that does was built from other shards, or the split has
                 no samples or not as many; the message says what there is and what to do.
-            SettingsError: there is no such split, or `samples` or `max_open_shards` is below 1.
+            SettingsError: there is no such split, `samples` or `max_open_shards` is below 1, or
+                `backend` is none of the three.
             FormatError: an index is damaged.
 
         Warns:
@@ -100,17 +104,21 @@ class Corpus:
             raise SettingsError(f"samples must be at least 1, not {samples}; leave it out for those of the index set")
         missing = self._missing(split, sequence_length, seed, samples) if build and index_set is None else None
         if missing is not None:
-            chosen, index = _build(self, missing, split, write=process_number(process_index) == 0)
-            reopen = partial(_reopen_built, self.folder, missing, split, order_fingerprint(chosen, split))
-            return self._stream(chosen, split, RowReader(reopen, index=index, max_open_shards=max_open_shards))
+            chosen, index = build_rows(
+                self.folder, self.manifest, missing, split, write=process_number(process_index) == 0
+            )
+            reopen = partial(reopen_built_rows, self.folder, missing, split, order_fingerprint(chosen, split))
+            reader = RowReader(reopen, index=index, max_open_shards=max_open_shards, backend=backend)
+            return self._stream(chosen, split, reader)
         chosen = self._choose(sequence_length, seed, index_set)
         chosen.order(split)
         try:
-            index = _row_index(self.folder, self.manifest, chosen, split, samples)
-        except _TooFewError as error:
+            index = open_rows(self.folder, self.manifest, chosen, split, samples)
+        except TooFewError as error:
             chosen, index = self._extension(chosen, split, error, named=index_set is not None)
-        reopen = partial(_reopen, self.folder, chosen.name, split, order_fingerprint(chosen, split), samples)
-        return self._stream(chosen, split, RowReader(reopen, index=index, max_open_shards=max_open_shards))
+        reopen = partial(reopen_rows, self.folder, chosen.name, split, order_fingerprint(chosen, split), samples)
+        reader = RowReader(reopen, index=index, max_open_shards=max_open_shards, backend=backend)
+        return self._stream(chosen, split, reader)
 
     def _stream(self, chosen: IndexSet, split: str, reader: RowReader) -> MegatronStream:
         tokenizer = self.manifest.tokenizer
@@ -141,9 +149,7 @@ class Corpus:
             return None
         return settings_like(settings, sequence_length=length, seed=wanted, split=split, samples=samples)
 
-    def _extension(
-        self, base: IndexSet, split: str, error: "_TooFewError", *, named: bool
-    ) -> tuple[IndexSet, RowIndex]:
+    def _extension(self, base: IndexSet, split: str, error: "TooFewError", *, named: bool) -> tuple[IndexSet, RowIndex]:
         """The extension of an index set that holds enough rows, and its index."""
         fitting: dict[str, tuple[IndexSet, RowIndex]] = {}
         behind: set[str | None] = set()  # keys of sets that hold enough, and of those that extend them
@@ -151,8 +157,8 @@ class Corpus:
             if extension.parent in behind:
                 behind.add(extension.key)
                 continue
-            with suppress(_TooFewError):
-                index = _row_index(self.folder, self.manifest, extension, split, error.samples)
+            with suppress(TooFewError):
+                index = open_rows(self.folder, self.manifest, extension, split, error.samples)
                 fitting.setdefault(order_fingerprint(extension, split), (extension, index))
                 behind.add(extension.key)
         if len(fitting) == 1:
@@ -236,20 +242,6 @@ def _fits(index_set: IndexSet, sequence_length: int | None, seed: int | None) ->
     return sequence_length in {None, settings.sequence_length} and seed in {None, settings.seed}
 
 
-def _foreign_source(manifest: Manifest, index_set: IndexSet) -> str | None:
-    """The first source of an index set that is not in the corpus, or in it with other shards."""
-    present = {source.id: source_value(source)["shards"] for source in index_sources(manifest.sources)}
-    return next((one.id for one in index_set.sources if present.get(one.id) != source_value(one)["shards"]), None)
-
-
-class _TooFewError(CorpusError):
-    """An index set holds fewer rows than are wanted."""
-
-    def __init__(self, message: str, samples: int) -> None:
-        super().__init__(message)
-        self.samples = samples
-
-
 def _remedy(folder: str, base: IndexSet, split: str, samples: int) -> str:
     """The commands that build more rows, as the rest of a sentence."""
     settings, blend = base.settings, base.order(split).blend
@@ -275,125 +267,3 @@ def _extensions(base: IndexSet, present: list[IndexSet]) -> list[IndexSet]:
         found += sorted(new, key=lambda one: (one.order("train").samples, one.name))
         known |= {one.key for one in new}
     return found
-
-
-def _more(
-    index_set: IndexSet, split: str, blend: BlendIndices | None, samples: int
-) -> tuple[NDArray[np.int16], NDArray[np.int64]] | None:
-    """The rows of a blend behind the stored ones, where so many are wanted.
-
-    Raises:
-        _TooFewError: the set does not hold so many.
-    """
-    order = index_set.order(split)
-    where = f"{index_set.folder}: {split}"
-    if blend is None:
-        held = order.members[0].rows
-        if samples > held:
-            raise _TooFewError(f"{where}: {samples} samples asked for, but the stored indices hold {held}", samples)
-        return None
-    if samples <= len(blend.dataset_index):
-        return None
-    try:
-        return grow_blend(split, blend, order.members, samples)
-    except CorpusError as error:
-        raise _TooFewError(f"{index_set.folder}: {error}", samples) from error
-
-
-def _row_index(
-    folder: str, manifest: Manifest, index_set: IndexSet, split: str, samples: int | None = None
-) -> RowIndex:
-    foreign = _foreign_source(manifest, index_set)
-    if foreign is not None:
-        raise CorpusError(
-            f"{index_set.folder}: built from other shards of source {foreign!r} than {folder} holds now; build the "
-            "indices again: `gristmill prepare` on the recipe does it"
-        )
-    if not index_set.settings.add_extra_token:
-        raise CorpusError(
-            f"{index_set.folder}: built without the extra token, so the last input of a row has no target; build an "
-            "index set with it"
-        )
-    blend = index_set.open_blend(split)
-    order = index_set.order(split)
-    more = None if samples is None else _more(index_set, split, blend, samples)
-    members = {report.source: index_set.open_member(split, report.source) for report in order.members}
-    rows = order.samples if samples is None else samples
-    return _index(folder, manifest, index_set.settings, split, members, blend, rows, more)
-
-
-def _index(
-    folder: str,
-    manifest: Manifest,
-    settings: IndexSettings,
-    split: str,
-    members: Mapping[str, MemberIndices],
-    blend: BlendIndices | None,
-    rows: int,
-    more: tuple[NDArray[np.int16], NDArray[np.int64]] | None = None,
-) -> RowIndex:
-    return RowIndex(
-        members=tuple(
-            Member(source=source, shards=_shards(folder, manifest, manifest.source(source)), indices=indices)
-            for source, indices in members.items()
-        ),
-        dataset_index=None if blend is None else blend.dataset_index,
-        dataset_sample_index=None if blend is None else blend.dataset_sample_index,
-        rows=rows,
-        more=more,
-        sequence_length=settings.sequence_length,
-        extra=int(settings.add_extra_token),
-        partial=not settings.request(split).drop_last_partial,
-    )
-
-
-def _shards(folder: str, manifest: Manifest, source: SourceEntry) -> tuple[Shard, ...]:
-    return tuple(
-        Shard(
-            prefix=join(folder, shard.path),
-            name=shard.path,
-            dtype=manifest.dtype,
-            sequences=shard.documents,
-            tokens=shard.tokens,
-        )
-        for shard in source.shards
-    )
-
-
-def _reopen(folder: str, name: str, split: str, fingerprint: str, samples: int | None) -> RowIndex:
-    """Opens the index of a stream that was opened before, in this process or another."""
-    index_set = read_set(join(folder, INDICES_FOLDER, name))
-    if order_fingerprint(index_set, split) != fingerprint:
-        raise CorpusError(f"{folder}: {split}: prepared anew since the stream was opened; open the corpus again")
-    return _row_index(folder, read_manifest(folder), index_set, split, samples)
-
-
-def _build(corpus: Corpus, settings: IndexSettings, split: str, *, write: bool) -> tuple[IndexSet, RowIndex]:
-    """An index set for some settings: the one that is there by now, else a new one, written or in memory."""
-    if write:
-        try:
-            built = build_index_set(corpus.folder, corpus.manifest, settings)
-            built.order(split).require_samples()
-            return built, _row_index(corpus.folder, corpus.manifest, built, split)
-        except StorageError as error:
-            warnings.warn(
-                f"the index set cannot be kept: {error}; it is in memory and will be built at every start: make "
-                f"{join(corpus.folder, INDICES_FOLDER)} writable, or run `gristmill index` where it is",
-                stacklevel=3,
-            )
-    order = order_in_memory(corpus.folder, corpus.manifest, settings, split)
-    members = {member.report.source: member.indices for member in order.members}
-    rows = order.index_set.order(split).samples
-    return order.index_set, _index(corpus.folder, corpus.manifest, settings, split, members, order.blend, rows)
-
-
-def _reopen_built(folder: str, settings: IndexSettings, split: str, fingerprint: str) -> RowIndex:
-    """Opens the index of a stream whose index set was built for it, from the disk where it is there by now."""
-    manifest = read_manifest(folder)
-    stored = set_path(folder, settings, index_sources(manifest.sources))
-    if exists(join(stored, SET_NAME)):
-        return _reopen(folder, base_name(stored), split, fingerprint, None)
-    found, index = _build(Corpus(folder=folder, manifest=manifest), settings, split, write=False)
-    if order_fingerprint(found, split) != fingerprint:
-        raise CorpusError(f"{folder}: {split}: prepared anew since the stream was opened; open the corpus again")
-    return index

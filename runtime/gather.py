@@ -69,7 +69,8 @@ those of the others count down."""
 
 _BLOCK_ROWS = 128  # walked side by side: enough to hide the waiting, few enough for the stages to stay in the cache
 _LINE_BYTES = 64
-_AHEAD_PIECES, _AHEAD_BYTES = 2, 1024  # of a token range, asked for before it is copied; the processor goes on itself
+_PAGE_BYTES = 4096
+_AHEAD_RANGES, _AHEAD_BYTES, _AHEAD_PAGE_BYTES = 2, 512, 128  # asked for early; the processor goes on to the page's end
 _PLACE, _BEGIN, _BEGIN_OFFSET, _END, _END_OFFSET = range(5)  # of a row, in the sample index
 _SHARD, _TOKENS_AT, _LENGTH_AT, _POINTER_AT = range(4)  # of an entry: its shard, and addresses or 0
 _SOURCE, _COUNT, _TARGET, _SHARD_OF = range(4)  # of a range to copy: tokens, addresses, and its shard
@@ -111,17 +112,19 @@ def _spans(
     entries = 0
     for row in range(len(members)):
         table = member_table[members[row]]
+        done = int(progress[row, 0])
         for column in range(4):
             spans[row, _BEGIN + column] = _item(
                 table[SAMPLE_ROWS], table[SAMPLE_BYTES], 2 * spans[row, _PLACE] + column
             )
-        begin, end = spans[row, _BEGIN], spans[row, _END]
+        begin, end = int(spans[row, _BEGIN]), int(spans[row, _END])
         if begin < 0 or end < begin or end >= table[DOCUMENT_COUNT]:
             return -1 - row
-        if progress[row, 0] != FINISHED:
-            entries += int(end - max(begin, progress[row, 0]) + 1)
-            for place in range(begin, end + 16, 16):
-                prefetch(np.int64(table[DOCUMENTS] + 4 * min(place, end)))
+        if done != FINISHED:
+            entries += end - max(begin, done) + 1
+            for entry in range(begin, end + 1, 16):
+                prefetch(np.int64(table[DOCUMENTS] + 4 * entry))
+            prefetch(np.int64(table[DOCUMENTS] + 4 * end))
     return entries
 
 
@@ -258,6 +261,7 @@ def _ranges(
                 if start < 0 or start + count * item_bytes > shard_table[shard, TOKEN_COUNT] * item_bytes:
                     return -1 - row, closed
                 if count > 0:
+                    prefetch(np.int64(tokens + start))  # where the page lies, above all
                     ranges[found, _SOURCE] = tokens + start
                     ranges[found, _COUNT] = count
                     ranges[found, _TARGET] = target + (row * width + filled) * target_bytes
@@ -283,12 +287,15 @@ def _copy(
 ) -> int:
     """Copies ranges in order; -1, or the number of the one that holds a token that does not fit."""
     for number in range(len(ranges)):
-        if number + _AHEAD_PIECES < len(ranges):
-            later = ranges[number + _AHEAD_PIECES]
-            item_bytes = _item_bytes(shard_table[later[_SHARD_OF], CODE])
-            stop = later[_SOURCE] + min(later[_COUNT] * item_bytes, np.int64(_AHEAD_BYTES))
-            for line in range(later[_SOURCE], stop, _LINE_BYTES):
+        if number + _AHEAD_RANGES < len(ranges):
+            later = ranges[number + _AHEAD_RANGES]
+            begin = later[_SOURCE]
+            stop = begin + later[_COUNT] * _item_bytes(shard_table[later[_SHARD_OF], CODE])
+            for line in range(begin, min(stop, begin + _AHEAD_BYTES), _LINE_BYTES):
                 prefetch(np.int64(line))
+            for page in range((begin // _PAGE_BYTES + 1) * _PAGE_BYTES, stop, _PAGE_BYTES):
+                for line in range(page, page + _AHEAD_PAGE_BYTES, _LINE_BYTES):
+                    prefetch(np.int64(line))
         source, count, target, shard = ranges[number]
         code = shard_table[shard, CODE]
         at[0] = shard

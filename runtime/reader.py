@@ -75,6 +75,7 @@ class RowReader:
         if all(shard.dtype == "uint16" for shard in self.shards):
             self.dtype = np.dtype(np.uint16)
         self._pool = ShardPool(self.shards, max_open_shards, self._backend)
+        self._most_wanted = min(len(self.shards), self._pool.limit)
         self._walk = RowWalk(self.index, self._backend)
         self._compiled = self._walk.mapped and all(
             is_local(shard.prefix) and backend_of(shard.parts[0], self._backend) == "mmap" for shard in self.shards
@@ -152,7 +153,8 @@ class RowReader:
             return self._copy(pieces, np.size(rows))
         finally:
             del self._reading[thread]
-            self.counts.add(bytes_read=int(at[2]), shard_hits=int(at[1]))
+            _, shard_hits, bytes_read = at.tolist()
+            self.counts.add(bytes_read=bytes_read, shard_hits=shard_hits)
 
     def _gather(
         self, rows: ArrayLike, starts: NDArray[np.bool_], at: NDArray[np.int64]
@@ -161,7 +163,7 @@ class RowReader:
         held = self._walk.held(members, samples) if self.index.partial else _ALL_WHOLE
         out = self._room(len(members))
         progress = np.zeros((len(members), 2), np.int64)  # NEW
-        wanted = np.empty(min(len(self.shards), self._pool.limit), np.int64)
+        wanted = np.empty(self._most_wanted, np.int64)
         lease = self._pool.enter()
         try:
             while True:
@@ -240,6 +242,22 @@ class RowReader:
                 _check_fits(dataset.prefix, tokens)
             spread_tokens(tokens, int(self._pool.table[number, CODE]), counts, places, flat)
         self.counts.add(bytes_read=bytes_read)
+
+    def read_counts(self) -> dict[str, int]:
+        """What has been read so far; see `gristmill.runtime.metrics.MeasuredStream`."""
+        return {
+            "bytes_read": self.counts.bytes_read,
+            "shard_hits": self.counts.shard_hits,
+            "shards_opened": self._pool.opened,
+        }
+
+    def rows_by_source(self, rows: ArrayLike) -> dict[str, int]:
+        """How many of some rows come from each source; see `gristmill.runtime.metrics.MeasuredStream`."""
+        members, _ = self._walk.locate(rows)
+        found = dict.fromkeys((member.source for member in self.index.members), 0)
+        for member, count in zip(self.index.members, np.bincount(members, minlength=len(self.index.members))):
+            found[member.source] += int(count)
+        return found
 
     def waiting_on(self) -> list[tuple[str, float]]:
         """What the reads that are under way are at, in words that name the file, and for how many seconds each goes on.
