@@ -9,8 +9,8 @@ from gristmill.runtime.backends import backend_of, check_backend, file_system_ty
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-30 22 0:26 / /home rw - nfs4 server:/home rw
-31 30 8:1 / /home/me/scratch rw,noatime shared:5 master:2 - xfs /dev/sdb1 rw
+30 22 0:26 / /net rw - nfs4 server:/exports rw
+31 30 8:1 / /net/me/scratch rw,noatime shared:5 master:2 - xfs /dev/sdb1 rw
 32 22 0:27 / /mnt/a\\040b rw - fuse.gcsfuse bucket rw
 33 22 0:28 / /mnt/over rw - nfs server:/old rw
 34 33 8:2 / /mnt/over rw - ext4 /dev/sdc1 rw
@@ -22,11 +22,11 @@ a line of another form
     ("path", "kind"),
     [
         ("/data/x.bin", "ext4"),
-        ("/home", "nfs4"),
-        ("/home/me/x.bin", "nfs4"),
-        ("/homework/x.bin", "ext4"),
-        ("/home/me/scratch/x.bin", "xfs"),
-        ("file:///home/me/scratch/x.bin", "xfs"),
+        ("/net", "nfs4"),
+        ("/net/me/x.bin", "nfs4"),
+        ("/network/x.bin", "ext4"),
+        ("/net/me/scratch/x.bin", "xfs"),
+        ("file:///net/me/scratch/x.bin", "xfs"),
         ("/mnt/a b/c", "fuse.gcsfuse"),
         ("/mnt/over/c", "ext4"),
         ("gs://bucket/x.bin", ""),
@@ -39,7 +39,7 @@ def test_the_innermost_mount_counts(tmp_path: Path, path: str, kind: str) -> Non
 
 
 def test_without_a_table_nothing_is_known(tmp_path: Path) -> None:
-    assert file_system_type("/home/x", str(tmp_path / "none")) == ""
+    assert file_system_type("/net/x", str(tmp_path / "none")) == ""
 
 
 def test_links_are_followed(tmp_path: Path) -> None:
