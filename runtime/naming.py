@@ -58,7 +58,7 @@ def make_megatron_fields(
         attention_mask: whether to make the mask too; L * L booleans for each row.
         vocabulary: every id must be smaller; None leaves the ids unchecked but for negative ones.
         valid_length: integer [R], 0 to L: how many positions of each row hold an input with its target; None: all L.
-            A row padded by Megatron holds ``valid_length + 1`` tokens.
+            A padded row holds ``valid_length + 1`` tokens.
         rows: integer [R], numbers of the rows in their stream, for error messages; None numbers them from 0.
         starts: bool [R, L + 1] or [R, L], where documents begin, for ``boundaries="index"``.
 
@@ -86,6 +86,7 @@ def make_megatron_fields(
     places = np.arange(shape[1])
     padding = None if valid_length is None else padding_of(np.asarray(valid_length), shape)
     check_ids(tokens, vocabulary, padding, rows)
+    check_ids(tokens[:, :1], vocabulary, None, rows)  # there even where no label is
     inputs, labels = tokens[:, :-1].astype(np.int64), tokens[:, 1:].astype(np.int64)
     loss = np.ones(shape, np.float32)
     position = np.broadcast_to(places, shape).copy()
@@ -111,7 +112,6 @@ def make_megatron_fields(
         loss[padding] = 0
         labels[padding] = 0
         inputs[:, 1:][padding[:, :-1]] = 0  # the last token has no label, but is there
-        inputs[padding[:, 0]] = 0
     if pad_id is not None:
         inputs[inputs == pad_id] = 0
         labels[labels == pad_id] = 0
@@ -122,7 +122,7 @@ def make_megatron_fields(
 def _beyond(valid_length: NDArray[np.integer], places: NDArray[np.int_], options: FieldOptions) -> NDArray[np.bool_]:
     """Where no segment begins: behind the last token when its id says so, from its place on when the index does."""
     last = valid_length[:, None]
-    beyond: NDArray[np.bool_] = places >= last if options.boundaries == "index" else places > last + (last > 0)
+    beyond: NDArray[np.bool_] = places >= last if options.boundaries == "index" else places > last + 1
     return beyond
 
 

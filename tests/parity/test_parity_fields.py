@@ -17,6 +17,7 @@ from gristmill.runtime.fields import FieldOptions
 from gristmill.runtime.megatron import open_megatron
 from gristmill.runtime.naming import make_megatron_fields
 from gristmill.runtime.presets import PRESETS
+from gristmill.runtime.raw_rows import PaddedStream
 from gristmill.runtime.source import StreamSource
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]  # Megatron's own imports warn
@@ -44,8 +45,11 @@ class _Tokenizer:
 
 
 def write(prefix: str, random: np.random.Generator) -> None:
-    """Writes documents of random tokens, EOD and PAD anywhere among them, some of them empty."""
-    lengths = random.integers(0, 20, random.integers(5, 40))
+    """Writes documents of random tokens, EOD and PAD anywhere among them; none is empty.
+
+    Megatron refuses to keep the last partial sample of data whose order ends in an empty sequence.
+    """
+    lengths = random.integers(1, 20, random.integers(5, 40))
     lengths[:2] = 20
     dtype = np.dtype(str(random.choice(["uint16", "int32"])))
     with write_indexed(prefix, dtype) as writer:
@@ -55,7 +59,7 @@ def write(prefix: str, random: np.random.Generator) -> None:
 
 
 def run_megatron(prefix: str, options: FieldOptions, pad: int | None, length: int, seed: int, cache: Path) -> Any:
-    """Megatron's training data set of one pass."""
+    """Megatron's validation data set of one pass, its last partial sample kept."""
     import torch
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
@@ -65,7 +69,8 @@ def run_megatron(prefix: str, options: FieldOptions, pad: int | None, length: in
         random_seed=seed,
         sequence_length=length,
         blend=([prefix], None),
-        split="1,0,0",
+        split="0,1,0",
+        drop_last_partial_validation_sequence=False,
         path_to_cache=str(cache),
         num_dataset_builder_threads=1,
         tokenizer=_Tokenizer(pad),
@@ -74,11 +79,11 @@ def run_megatron(prefix: str, options: FieldOptions, pad: int | None, length: in
         eod_mask_loss=options.eod_mask_loss,
         create_attention_mask=True,
     )
-    return BlendedMegatronDatasetBuilder(GPTDataset, [None, None, None], lambda: True, config).build()[0]
+    return BlendedMegatronDatasetBuilder(GPTDataset, [None, None, None], lambda: True, config).build()[1]
 
 
 def test_fields_equal_megatrons(tmp_path: Path) -> None:
-    compared = 0
+    compared = short = 0
     for seed in range(FIRST_SEED, FIRST_SEED + CASES):
         random = np.random.default_rng(seed)
         prefix = str(tmp_path / str(seed))
@@ -88,9 +93,23 @@ def test_fields_equal_megatrons(tmp_path: Path) -> None:
         pad = PAD if random.random() < 0.5 else None
         length = int(random.integers(2, 24))
         data = run_megatron(prefix, options, pad, length, seed, tmp_path / f"cache{seed}")
-        stream = open_megatron(prefix, sequence_length=length, eod_id=EOD, seed=seed, splits="1,0,0")
+        stream = open_megatron(
+            prefix,
+            sequence_length=length,
+            eod_id=EOD,
+            seed=seed,
+            split="valid",
+            splits="0,1,0",
+            drop_last_partial=False,
+        )
+        assert isinstance(stream, PaddedStream)
         assert len(stream) == len(data)
-        made = make_megatron_fields(stream.read(np.arange(len(stream))), EOD, options, pad_id=pad, attention_mask=True)
+        rows = np.arange(len(stream))
+        valid = stream.valid_length(rows)
+        short += int((valid < length).sum())
+        made = make_megatron_fields(
+            stream.read(rows), EOD, options, pad_id=pad, attention_mask=True, valid_length=valid
+        )
         source = StreamSource(stream, options, naming="megatron")
         for number in range(len(data)):
             data.masks_and_position_ids_are_cached = False  # or one sample's masks are given for all
@@ -104,6 +123,7 @@ def test_fields_equal_megatrons(tmp_path: Path) -> None:
                     np.testing.assert_array_equal(value, expected[name])
             compared += 1
     assert compared > 4 * CASES
+    assert short > CASES // 2
 
 
 def test_the_preset_is_what_megatron_does_when_nothing_is_set() -> None:

@@ -61,7 +61,7 @@ def oracle(
 ) -> dict[str, Any]:
     """One row by walking over it, for options without merging and limits."""
     length = len(row) - 1
-    last = valid if valid else -1  # place of the last token that is there
+    last = valid  # place of the last token that is there
     segment, start = 0, 0
     segments, lengths = [], [0]
     out: dict[str, Any] = {name: [] for name in MEGATRON_NAMES}
@@ -174,3 +174,5 @@ def test_what_cannot_be_named_is_refused() -> None:
         make_megatron_fields(np.zeros(3, int), EOD)
     with pytest.raises(DataError, match="row 0: token 1 is 12, but ids run from 0 to 9"):
         make_megatron_fields(np.array([[1, 12, 3]]), EOD, vocabulary=10)
+    with pytest.raises(DataError, match="row 0: token 0 is 12, but ids run from 0 to 9"):
+        make_megatron_fields(np.array([[12, 70, 70]]), EOD, vocabulary=10, valid_length=np.array([0]))
