@@ -87,9 +87,10 @@ def deliver(stream: MegatronStream) -> tuple[dict[str, int], dict[str, NDArray[A
 class Job:
     """A run of training, as far as its data go."""
 
+    batches: TokenBatches
+
     def __init__(self, corpus: str) -> None:
         self.stream = open_corpus(corpus).stream()
-        self.batches: TokenBatches | None = None
 
     def open(self, layout: str = "axes reversed", global_batch: int = G, **options: Any) -> None:
         """Begins anew at the first row."""
@@ -101,13 +102,11 @@ class Job:
         self._train = jax.jit(fold, out_shardings=everywhere)
 
     def train(self, steps: int) -> None:
-        assert self.batches is not None
         for _ in range(steps):
             self.model = {"seen": self._train(self.model["seen"], next(self.batches)["inputs"])}
 
     def save(self, api: str, folder: str, step: int, *, then: int = 0, kill: bool = False) -> None:
         """Saves in the background, trains on for `then` steps meanwhile; killed, it neither waits nor trains."""
-        assert self.batches is not None
         if api == "v0":
             checkpoints = Checkpoints(folder)
             checkpoints.save(step, self.model, self.batches)
@@ -123,7 +122,6 @@ class Job:
 
     def restore(self, api: str, folder: str) -> int:
         """Goes on from the newest checkpoint; returns its step."""
-        assert self.batches is not None
         if api == "v0":
             with Checkpoints(folder) as checkpoints:
                 step, self.model = checkpoints.restore(self.model, self.batches)
@@ -135,8 +133,25 @@ class Job:
             self.model = loaded["model"]
             return int(newest.step)
 
+    def save_at(self, folder: str, steps: list[int]) -> None:
+        """Saves after each of these steps while it trains on."""
+        with Checkpoints(folder, keep=len(steps)) as checkpoints:
+            for step, before in zip(steps, [0, *steps], strict=False):
+                self.train(step - before)
+                checkpoints.save(step, self.model, self.batches)
+
+    def resume_at(self, folder: str, steps: list[int]) -> list[tuple[int, int]]:
+        """Goes on from each of these checkpoints for one batch; returns the rows delivered and the model, for each."""
+        found = []
+        with Checkpoints(folder, keep=len(steps)) as checkpoints:
+            for step in steps:
+                _, self.model = checkpoints.restore(self.model, self.batches, step)
+                self.train(1)
+                found.append((self.batches.next_sample, int(self.model["seen"])))
+        return found
+
     def close(self) -> None:
-        if self.batches is not None:
+        if hasattr(self, "batches"):
             self.batches.close()
 
     def do(self, work: Sequence[Any]) -> Any:
@@ -144,7 +159,6 @@ class Job:
         name, *given = work
         named = given.pop() if given and isinstance(given[-1], dict) else {}
         found = getattr(self, name)(*given, **named)
-        assert self.batches is not None
         return [found, self.batches.next_sample, int(self.model["seen"])]
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import random
 import signal
 import socket
 import subprocess
@@ -129,7 +130,8 @@ def test_any_number_of_processes(blended_corpus: str, tmp_path: Path) -> None:
     """Everything that needs real processes, with one launch of two and one of four."""
     worker = load_worker()
     stream = open_corpus(blended_corpus).stream()
-    one, two, four, cut = (str(tmp_path / name) for name in ("one", "two", "four", "cut"))
+    one, two, four, cut, cuts = (str(tmp_path / name) for name in ("one", "two", "four", "cut", "cuts"))
+    steps = sorted(random.Random(9).sample(range(24), 10))
 
     def at(rows: int, step: int | None = None) -> list[Any]:
         return [step, rows, expected(stream, rows)]
@@ -154,8 +156,12 @@ def test_any_number_of_processes(blended_corpus: str, tmp_path: Path) -> None:
         ["train", 1],
         ["restore", "v0", f"{two}-v0"],  # 2 -> 2
         ["train", 1],
+        ["open", {"global_batch": 8, "prefetch": 4}],
+        ["save_at", cuts, steps],
+        ["restore", "v0", f"{two}-v0"],
+        ["train", 2],
         ["save", "v0", cut, 4],
-        ["train", 1],
+        ["train", 4],
         ["save", "v0", cut, 5, {"kill": True}],
     ]
     reports = run_hosts(blended_corpus, tmp_path / "parts-2", 2, work, killed=True)
@@ -173,15 +179,23 @@ def test_any_number_of_processes(blended_corpus: str, tmp_path: Path) -> None:
             at(80),
             at(48, 3),
             at(80),
-            at(80),
-            at(112),
+            [None, 0, 0],
+            at(8 * steps[-1]),
+            at(48, 3),
+            at(64),
+            at(64),
+            at(96),
         ]
     check_parts(worker, stream, tmp_path / "parts-2", 2)
 
     here.open(layout="devices permuted", microbatches=2)
-    assert here.do(["restore", "v0", cut])[1:] in (at(80)[1:], at(112)[1:])  # 2 -> 1, killed while it was saved
+    assert here.do(["restore", "v0", cut])[1:] in (at(64)[1:], at(96)[1:])  # 2 -> 1, killed while it was saved
     after_cut = here.do(["train", 0])[1]
     assert here.do(["restore", "v1", f"{two}-v1"]) == at(80, 5)  # 2 -> 1
+
+    here.open(layout="rows shared by hosts")
+    after = [list(at(8 * step + 16)[1:]) for step in steps if 8 * step + 16 <= 200]
+    assert here.resume_at(cuts, steps[: len(after)]) == [tuple(one) for one in after]  # 2 -> 1, at random places
 
     work = [
         ["open", {"global_batch": 8, "prefetch": 1}],
@@ -193,6 +207,7 @@ def test_any_number_of_processes(blended_corpus: str, tmp_path: Path) -> None:
         ["train", 2],
         ["restore", "v0", f"{one}-v0"],  # 1 -> 4
         ["save", "v0", f"{four}-v0", 2, {"then": 1}],
+        ["resume_at", cuts, steps],
     ]
     for number, (rows, *found) in enumerate(run_hosts(blended_corpus, tmp_path / "parts-4", 4, work)):
         first_only = {"hosts without a device": 16 if number == 0 else 0}
@@ -209,8 +224,10 @@ def test_any_number_of_processes(blended_corpus: str, tmp_path: Path) -> None:
                 at(after_cut + 16),
                 at(32),
                 at(40),
+                at(8 * steps[-1] + 8),
             )
         ]
+        assert found[-1][0] == [at(8 * step + 8)[1:] for step in steps]  # 2 -> 4, at random places
     check_parts(worker, stream, tmp_path / "parts-4", 4)
 
     here.open(layout="sequence sharded")
