@@ -156,7 +156,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         communication between devices, also where the sequence is split over them.
 
         Args:
-            batch: as `next` yields it, or a part of one of the same shape.
+            batch: as `next` yields it.
 
         Returns:
             The fields that ``fields="host"`` delivers, equal bit for bit, each int32 with the sharding of `inputs`;
