@@ -9,6 +9,7 @@ import logging
 import time
 import weakref
 from collections.abc import Coroutine, Generator, Mapping
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
@@ -237,6 +238,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
             fingerprint=self.stream.fingerprint,
             fields=self.options.digest,
             facts=getattr(self.stream, "facts", None),
+            options=asdict(self.options),
         )
         return state.to_json()
 
@@ -264,6 +266,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
             rows=len(self.stream),
             fields=self.options.digest,
             facts=getattr(self.stream, "facts", None),
+            options=asdict(self.options),
             history=getattr(self.stream, "history", ()),
             allow_stream_change=self._allow_stream_change if allow_stream_change is None else allow_stream_change,
         )

@@ -47,15 +47,17 @@ class StreamState:
         fields: digest of the options that the fields were made with, or None in a state that does not say.
         facts: what decides the rows of the stream, in a few JSON values, or None in a state that does not say. Shown
             where a state is refused; decides nothing.
+        options: the options that the fields were made with, likewise.
     """
 
     next_sample: int
     fingerprint: str
     fields: str | None = None
     facts: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The state as a JSON value: version, next_sample, fingerprint and, where known, fields and stream (facts)."""
+        """The state as a JSON value: version, next_sample, fingerprint and, where known, fields, stream and options."""
         value: dict[str, Any] = {
             "version": VERSION,
             "next_sample": self.next_sample,
@@ -65,6 +67,8 @@ class StreamState:
             value["fields"] = self.fields
         if self.facts:
             value["stream"] = dict(self.facts)
+        if self.options:
+            value["options"] = dict(self.options)
         return value
 
     @classmethod
@@ -89,12 +93,13 @@ class StreamState:
         fingerprint, fields = value.get("fingerprint"), value.get("fields")
         if not isinstance(fingerprint, str) or not fingerprint or not isinstance(fields, str | None):
             raise FormatError(f"the data state has fingerprint {fingerprint!r} and fields {fields!r}: damaged")
-        facts = value.get("stream")
+        told = {key: found for key in ("stream", "options") if isinstance(found := value.get(key), Mapping)}
         return cls(
             next_sample=_count(value.get("next_sample")),
             fingerprint=fingerprint,
             fields=fields,
-            facts=facts if isinstance(facts, Mapping) else None,  # only words for a message: nothing to refuse
+            facts=told.get("stream"),  # only words for a message: nothing to refuse
+            options=told.get("options"),
         )
 
 
@@ -115,6 +120,7 @@ def check_state(
     rows: int,
     fields: str | None,
     facts: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
     history: Sequence[OrderChange] = (),
     allow_stream_change: bool = False,
 ) -> None:
@@ -126,6 +132,7 @@ def check_state(
         rows: number of rows of the stream now.
         fields: digest of the field options now.
         facts: what decides the rows of the stream now; see `StreamState.facts`.
+        options: the field options now, likewise.
         history: the changes that led to the stream, oldest first. A state of an earlier stream is taken up if no change
             since then touches a row that was delivered.
         allow_stream_change: accept a state of another stream: the run goes on at the same row number of this one.
@@ -146,9 +153,11 @@ def check_state(
                 f"trained on. Go back to a state of row {shared} or before, or {_override(state)}"
             )
         if shared is None:
+            told = _differences(state.facts, facts)
+            told = told or "shards, sequence length, seed, split or blend differ; the state does not say which"
             raise CorpusError(
                 f"the data state was saved at row {state.next_sample} of the stream {short(state.fingerprint)}, but "
-                f"this stream is {short(fingerprint)}: {_difference(state.facts, facts)}. So its first "
+                f"this stream is {short(fingerprint)}: {told}. So its first "
                 f"{state.next_sample} rows are not those trained on. Open the corpus with the settings of the saved "
                 f"run, or {_override(state)}"
             )
@@ -158,9 +167,10 @@ def check_state(
             "set with more samples, or start anew"
         )
     if state.fields is not None and fields is not None and state.fields != fields:
+        told = _differences(state.options, options)
         warnings.warn(
             f"the fields were made with the options {state.fields} before the checkpoint and are made with {fields} "
-            "from here on: masks, positions or segments change, the rows do not",
+            f"from here on{f' ({told})' if told else ''}: masks, positions or segments change, the rows do not",
             UserWarning,
             stacklevel=3,
         )
@@ -173,14 +183,12 @@ def _override(state: StreamState) -> str:
     )
 
 
-def _difference(saved: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str:
-    """What differs between the facts of two streams, in words."""
+def _differences(saved: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str:
+    """What differs between what two states tell, in words; empty where that cannot be said."""
     if not saved or not now:
-        return "shards, sequence length, seed, split or blend differ; the state does not say which"
+        return ""
     before, after = dict(_flat(saved)), dict(_flat(now))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    if not keys:
-        return "shards or settings differ that the state does not list"
     told = [f"{key} was {_value(before, key)} and is {_value(after, key)}" for key in keys[:_MOST_DIFFERENCES]]
     more = len(keys) - len(told)
     return "; ".join(told) + (f"; and {more} more differences" if more else "")

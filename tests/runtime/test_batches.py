@@ -339,7 +339,9 @@ def test_other_field_options_warn_on_resuming(stream: MegatronStream, data: Shar
     with TokenBatches(stream, G, data) as batches:
         state = batches.get_state()
     with TokenBatches(stream, G, data, options=FieldOptions(eod_mask_loss=True)) as batches:
-        with pytest.warns(UserWarning, match="masks, positions or segments change, the rows do not") as caught:
+        with pytest.warns(
+            UserWarning, match=r"\(eod_mask_loss was false and is true\): masks, positions or segments change"
+        ) as caught:
             batches.set_state(state)
         assert caught[0].filename == __file__
 

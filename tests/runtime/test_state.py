@@ -157,7 +157,11 @@ def told(saved: Any, now: Any) -> str:
         ({"seed": 1}, {"seed": 1, "more": True}, "more was not there and is true"),
         ({"seed": 1, "gone": [3]}, {"seed": 1}, "gone was [3] and is not there"),
         ({"a": {"b": {"c": 1}}, "d": [1, 2]}, {"a": {"b": {"c": 2}}, "d": (1, 2)}, "a.b.c was 1 and is 2"),
-        ({"seed": 1}, {"seed": 1}, "shards or settings differ that the state does not list"),
+        (
+            {"seed": 1},
+            {"seed": 1},
+            "shards, sequence length, seed, split or blend differ; the state does not say which",
+        ),
         (None, {"seed": 1}, "shards, sequence length, seed, split or blend differ; the state does not say which"),
         ("damaged", {"seed": 1}, "shards, sequence length, seed, split or blend differ; the state does not say which"),
         ({}, {"seed": 1}, "shards, sequence length, seed, split or blend differ; the state does not say which"),
@@ -231,8 +235,12 @@ def test_the_state_of_very_many_sources_stays_small(make_corpus: Any) -> None:
 
 
 def test_other_field_options_warn() -> None:
-    with pytest.warns(UserWarning, match="made with the options ffffffffffff before .* with gggggggggggg from here on"):
-        check_state(STATE, fingerprint="a" * 64, rows=640, fields="g" * 12)
+    now: dict[str, Any] = {"fingerprint": "a" * 64, "rows": 640, "fields": "g" * 12}
+    with pytest.warns(UserWarning, match="the options ffffffffffff before .* with gggggggggggg from here on: masks, "):
+        check_state(STATE, **now, options={"eod_mask_loss": True})
+    state = StreamState.from_json({**STATE.to_json(), "options": {"eod_mask_loss": False, "rest": 1}})
+    with pytest.warns(UserWarning, match=r"from here on \(eod_mask_loss was false and is true\): masks, positions or"):
+        check_state(state, **now, options={"eod_mask_loss": True, "rest": 1})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_state(STATE, fingerprint="a" * 64, rows=640, fields="f" * 12)
