@@ -42,8 +42,8 @@ format:  ## put the code into the one format, and mend what ruff can mend
 	@.venv-test/bin/python -m ruff format .
 
 parity:  ## compare with the originals: megatron-core and torch
-	@scripts/environment .venv-parity prepare,train,dev,parity
-	@.venv-parity/bin/python -m pytest -n $(WORKERS) -m parity $(PYTEST_ARGS)
+	@scripts/environment .venv-parity train,dev,parity
+	@.venv-parity/bin/python -m pytest -n $(WORKERS) -m parity $(shell grep -rl "mark\.parity" tests) $(PYTEST_ARGS)
 
 bench:  ## run every benchmark; the last numbers are in benchmarks/RESULTS.md
 	@scripts/environment .venv-test prepare,train,dev

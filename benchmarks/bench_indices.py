@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from index_inputs import lengths_of, order_of, weights_of
+from index_inputs import LONGEST, lengths_of, order_of, weights_of
 from measure import machine
 
 HERE = Path(__file__).resolve().parent
@@ -169,7 +169,7 @@ def anonymous_bytes() -> int:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
 
 
-def make_corpus(folder: Path, sources: int, sequences: int, shards: int) -> None:
+def make_corpus(folder: Path, sources: int, sequences: int, shards: int, longest: int) -> None:
     """A corpus whose tokens are holes in files: building indices reads lengths only."""
     from gristmill.formats.indexed import pack_header
     from gristmill.formats.manifest import (
@@ -187,7 +187,7 @@ def make_corpus(folder: Path, sources: int, sequences: int, shards: int) -> None
     for name in (f"source{number}" for number in range(sources)):
         shard_entries = []
         for shard in range(shards):
-            lengths = lengths_of(sequences // shards)
+            lengths = lengths_of(sequences // shards, longest)
             ends = np.cumsum(lengths, dtype=np.int64)
             path = f"tokens/{name}/{name}-{shard:05d}-of-{shards:05d}"
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -263,13 +263,31 @@ def build_in_this_process(folder: Path, sources: int, sequence_length: int) -> N
 
 def memory(sequences: int) -> Iterator[tuple[str, int, int]]:
     """What is built, the peak of memory, and the bytes written; each in a process of its own."""
-    for sources, shards, length in ((1, 1, 2048), (1, 20, 2048), (1, 20, 8192), (1, 20, 512), (4, 5, 2048)):
+    for sources, shards, length, longest in (
+        (1, 1, 2048, LONGEST),
+        (1, 20, 2048, LONGEST),
+        (1, 20, 8192, LONGEST),
+        (1, 20, 512, LONGEST),
+        (4, 5, 2048, LONGEST),
+        (1, 20, 65_536, LONGEST),
+        (1, 20, 1 << 20, LONGEST),
+        (1, 20, 65_536, 100_000),
+        (1, 20, 1 << 20, 100_000),
+    ):
         with tempfile.TemporaryDirectory(prefix="gristmill-bench-", dir=os.environ.get("TMPDIR")) as folder:
-            make_corpus(Path(folder), sources, sequences // sources, shards)
+            make_corpus(Path(folder), sources, sequences // sources, shards, longest)
             command = [sys.executable, __file__, "--build", folder, str(sources), str(length)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             peak, written = json.loads(done.stdout.splitlines()[-1])
-        yield f"{sources} sources of {shards} shards, {sequences:.0e} sequences, L = {length}", peak, written
+        documents = f"{sequences:.0e} sequences of up to {longest - 1} tokens"
+        yield f"{sources} sources of {shards} shards, {documents}, L = {length}", peak, written
+
+
+def print_memory(sequences: int) -> None:
+    """Prints the table of memory."""
+    print("\n| index set | peak MB | arrays written, MB | ratio |\n|---|---|---|---|")
+    for name, peak, written in memory(sequences):
+        print(f"| {name} | {peak / 1e6:.0f} | {written / 1e6:.0f} | {peak / written:.2f} |", flush=True)
 
 
 def main() -> None:
@@ -280,11 +298,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--skip-memory", action="store_true", help="leave out the builds on disk")
+    parser.add_argument("--memory-only", action="store_true", help="leave out everything else")
     parser.add_argument("--build", nargs=3, metavar=("FOLDER", "SOURCES", "LENGTH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.build:
         folder, sources, length = arguments.build
         build_in_this_process(Path(folder), int(sources), int(length))
+        return
+    if arguments.memory_only:
+        print_memory(arguments.sequences)
         return
     print(f"{machine()}; NumPy {np.__version__}; best of {arguments.rounds}, CPU-seconds of one thread")
     print("\n| what | CPU-s | Megatron's helper, CPU-s | ratio |\n|---|---|---|---|")
@@ -297,9 +319,7 @@ def main() -> None:
     for name, mine, shuffle in shuffles(arguments.sequences, arguments.rounds):
         print(f"| {name} | {mine:.3f} | {shuffle:.3f} | {mine / shuffle:.2f} |", flush=True)
     if not arguments.skip_memory:
-        print("\n| index set | peak MB | arrays written, MB | ratio |\n|---|---|---|---|")
-        for name, peak, written in memory(arguments.sequences):
-            print(f"| {name} | {peak / 1e6:.0f} | {written / 1e6:.0f} | {peak / written:.2f} |", flush=True)
+        print_memory(arguments.sequences)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ LONGEST = 800  # tokens of a sequence
 
 
 @lru_cache(maxsize=1)
-def lengths_of(sequences: int) -> NDArray[np.int32]:
-    """Tokens of each sequence, 400 on average."""
-    return np.random.default_rng(0).integers(1, LONGEST, sequences).astype(np.int32)
+def lengths_of(sequences: int, longest: int = LONGEST) -> NDArray[np.int32]:
+    """Tokens of each sequence, half of `longest` on average."""
+    return np.random.default_rng(0).integers(1, longest, sequences).astype(np.int32)
 
 
 @lru_cache(maxsize=1)

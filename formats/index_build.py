@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import numpy as np
+
 from gristmill.formats.errors import CorpusError, SettingsError
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.index_forecast import check_forecast, forecast_index, range_tokens
@@ -38,7 +40,7 @@ from gristmill.formats.split import SPLITS
 from gristmill.formats.storage import base_name, exists, join, relative_to
 from gristmill.formats.token_shards import joined_lengths
 
-__all__ = ["build_index_set", "index_member", "source_lengths"]
+__all__ = ["build_index_set", "index_member", "source_lengths", "source_tokens"]
 
 
 def source_lengths(corpus: str, source: MemberSource) -> Lengths:
@@ -49,6 +51,22 @@ def source_lengths(corpus: str, source: MemberSource) -> Lengths:
         FormatError: a shard is damaged.
     """
     return joined_lengths(source.sequences, _pairs(corpus, source))
+
+
+def source_tokens(corpus: str, source: MemberSource, start: int, end: int) -> int:
+    """Tokens of the sequences ``start`` to ``end`` of a source, counted without holding their lengths.
+
+    Raises:
+        CorpusError: a shard holds another number of sequences than recorded.
+        FormatError: a shard is damaged.
+    """
+    tokens = first = 0
+    for pair in _pairs(corpus, source):
+        low, high = max(start - first, 0), max(end - first, 0)
+        tokens += int(pair.lengths[low:high].sum(dtype=np.int64))
+        first += len(pair)
+        pair.close()
+    return tokens
 
 
 def _pairs(corpus: str, source: MemberSource) -> Iterator[IndexedDataset]:
@@ -80,7 +98,8 @@ def index_member(corpus: str, set_folder: str, plan: MemberPlan, source: MemberS
     receipt = valid_receipt(corpus, receipt_path, item_digest)
     if receipt is not None:
         return parse_member_report(receipt.result)
-    report = make_member(set_folder, plan, partial(source_lengths, corpus, source))
+    tokens = source_tokens(corpus, source, plan.start, plan.end)
+    report = make_member(set_folder, plan, partial(source_lengths, corpus, source), tokens)
     below = relative_to(set_folder, corpus)
     files = {f"{below}/{file}": facts for file, facts in report.files.items()}
     write_receipt(receipt_path, Receipt(digest=item_digest, files=files, result=dataclasses.asdict(report)))

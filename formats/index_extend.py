@@ -23,7 +23,7 @@ from gristmill.formats.index_blend import (
     check_enough,
     weighted_rule,
 )
-from gristmill.formats.index_build import source_lengths
+from gristmill.formats.index_build import source_lengths, source_tokens
 from gristmill.formats.index_extension import Extension, KeptMember, plan_extension
 from gristmill.formats.index_member import Block, MemberReport, check_member, make_member, member_file
 from gristmill.formats.index_order import OrderChange, member_value, order_fingerprint, order_history, weights_value
@@ -73,8 +73,7 @@ def extend_index_set(
     if exists(join(folder, SET_NAME)):
         return read_set(folder)
     for new in plan.joining:
-        lengths = source_lengths(corpus, sources[new.source])
-        check_member(new, int(lengths[new.start : new.end].sum(dtype=np.int64)))
+        check_member(new, source_tokens(corpus, sources[new.source], new.start, new.end))
     rule = weighted_rule(plan.phases, plan.settings.train.samples or 0) if plan.phases else None
     tail = None if rule is None else _draw(parent, plan, rule)
     reports: list[MemberReport] = []
@@ -86,7 +85,8 @@ def extend_index_set(
         reports.append(dataclasses.replace(report, place=member.plan.place, weight=member.plan.weight))
     joined = 1 + max(member.stored.joined for member in plan.kept)
     for new in plan.joining:
-        report = make_member(folder, new, partial(source_lengths, corpus, sources[new.source]))
+        tokens = source_tokens(corpus, sources[new.source], new.start, new.end)
+        report = make_member(folder, new, partial(source_lengths, corpus, sources[new.source]), tokens)
         reports.append(dataclasses.replace(report, joined=joined))
     if say is not None:
         for number, report in enumerate(reports):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gristmill.formats.errors import DataError, FormatError, SettingsError
+from gristmill.formats.errors import DataError, SettingsError
 from gristmill.formats.index_plan import MemberPlan
 from gristmill.formats.index_writer import IndexWriter
 from gristmill.formats.indices import (
@@ -25,7 +25,7 @@ from gristmill.formats.indices import (
     sample_index_dtype,
     shuffle_index_dtype,
 )
-from gristmill.formats.npy import npy_size, open_npy, write_npy
+from gristmill.formats.npy import npy_size, write_npy
 from gristmill.formats.storage import FileFacts, join
 
 __all__ = [
@@ -37,8 +37,8 @@ __all__ = [
     "member_epochs",
     "member_file",
     "member_file_sizes",
+    "member_layout",
     "MemberReport",
-    "open_member_files",
     "parse_member_report",
     "write_member",
 ]
@@ -123,15 +123,19 @@ def member_epochs(plan: MemberPlan, tokens: int) -> EpochPlan:
 
 
 def build_member(
-    plan: MemberPlan, lengths: Lengths | Callable[[], Lengths], keep: KeepArray | None = None
+    plan: MemberPlan,
+    lengths: Lengths | Callable[[], Lengths],
+    keep: KeepArray | None = None,
+    tokens: int | None = None,
 ) -> MemberIndices:
     """Builds the indices of a member.
 
     Args:
         plan: the member, from `plan_members`.
         lengths: [plan.source_sequences] int32 or uint16 tokens of every sequence of the source, shard after shard; or
-            what gives them, asked twice so that they are not held meanwhile.
+            what gives them, asked when they are needed so that they are not held meanwhile.
         keep: takes each index as soon as it is finished, see `build_indices`.
+        tokens: tokens of the member's sequences, where they are known.
 
     Returns:
         The indices. A member that may be left out (one unweighted pass of validation or test) and is too short for
@@ -142,10 +146,24 @@ def build_member(
             few for one sample.
         SettingsError: the member would be repeated more often than its `max_epochs`.
     """
-    epochs = check_member(plan, _member_tokens(plan, lengths() if callable(lengths) else lengths))
+    if tokens is None:
+        tokens = _member_tokens(plan, lengths() if callable(lengths) else lengths)
+    epochs = check_member(plan, tokens)
     if epochs.samples == 0:
         return _without_samples(epochs)
-    return build_indices(lengths, plan.start, plan.end, epochs, plan.seed, keep)
+    return build_indices(lambda: _counted(plan, lengths, tokens), plan.start, plan.end, epochs, plan.seed, keep)
+
+
+def _counted(plan: MemberPlan, lengths: Lengths | Callable[[], Lengths], tokens: int) -> Lengths:
+    """The lengths of a member that was planned with some number of tokens."""
+    values = lengths() if callable(lengths) else lengths
+    found = _member_tokens(plan, values)
+    if found != tokens:
+        raise DataError(
+            f"{plan.split}: source {plan.source!r}: its sequences hold {found} tokens, but held {tokens} a moment ago: "
+            "the shards changed; start again"
+        )
+    return values
 
 
 def _member_tokens(plan: MemberPlan, lengths: Lengths) -> int:
@@ -233,7 +251,7 @@ def _check_max_epochs(plan: MemberPlan, epochs: EpochPlan) -> None:
         )
 
 
-def _layout(report: MemberReport) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
+def member_layout(report: MemberReport) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
     """dtype and shape of each index of a member.
 
     Each block has one row more in the sample index than samples. Between the last row of one and the first of the next
@@ -253,7 +271,7 @@ def member_file_sizes(report: MemberReport) -> dict[str, int]:
         return {}
     return {
         member_file(report.split, report.source, index): npy_size(dtype, shape)
-        for index, (dtype, shape) in _layout(report).items()
+        for index, (dtype, shape) in member_layout(report).items()
     }
 
 
@@ -288,20 +306,21 @@ def write_member(set_folder: str, plan: MemberPlan, indices: MemberIndices) -> M
     return dataclasses.replace(expected_report(plan, indices.plan), files=files)
 
 
-def make_member(set_folder: str, plan: MemberPlan, lengths: Callable[[], Lengths]) -> MemberReport:
-    """`build_member` and `write_member` at once, in less memory than the files take.
+def make_member(set_folder: str, plan: MemberPlan, lengths: Callable[[], Lengths], tokens: int) -> MemberReport:
+    """`build_member` and `write_member` at once, in no more memory than the files take.
 
     Args:
         set_folder: path or URL of the index set's folder.
         plan: the member.
         lengths: gives what `build_member` takes.
+        tokens: tokens of the member's sequences.
 
     Raises:
         DataError, SettingsError: see `build_member`.
         StorageError: a file cannot be written.
     """
     writer = IndexWriter(lambda index: join(set_folder, member_file(plan.split, plan.source, index)))
-    epochs = build_member(plan, lengths, writer).plan
+    epochs = build_member(plan, lengths, writer, tokens).plan
     files = {member_file(plan.split, plan.source, index): facts for index, facts in writer.facts.items()}
     return dataclasses.replace(expected_report(plan, epochs), files=files)
 
@@ -326,53 +345,6 @@ def expected_report(plan: MemberPlan, epochs: EpochPlan) -> MemberReport:
         weight=plan.weight,
         left_out=None if epochs.samples else _too_short(plan, epochs.tokens),
     )
-
-
-def open_member_files(
-    set_folder: str, report: MemberReport, *, sequence_length: int, add_extra_token: bool
-) -> MemberIndices:
-    """Opens the files of a member and checks dtype, shape, size and both ends of every array.
-
-    Args:
-        set_folder: path or URL of the index set's folder.
-        report: the member, as recorded.
-        sequence_length: tokens per sample.
-        add_extra_token: whether samples overlap by one token.
-
-    Returns:
-        The indices, memory-mapped from local files, read into memory from elsewhere.
-
-    Raises:
-        FormatError: a file is missing, cut short, or does not fit the record.
-    """
-    plan = EpochPlan(
-        tokens=report.tokens,
-        sequence_length=sequence_length,
-        add_extra_token=add_extra_token,
-        epochs=sum(block.epochs for block in report.blocks),
-        separate=report.separate,
-        samples=report.rows,
-    )
-    paths: dict[str, str] = {}
-    arrays: dict[str, NDArray[Any]] = {}
-    for index, (dtype, shape) in _layout(report).items():
-        paths[index] = join(set_folder, member_file(report.split, report.source, index))
-        arrays[index] = open_npy(paths[index], dtype, shape)
-    _check_ends(paths["document_index"], arrays["document_index"], report.start, report.end, "sequence number")
-    numbers = report.rows + len(report.later)
-    _check_ends(paths["shuffle_index"], arrays["shuffle_index"], 0, numbers, "sample number")
-    _check_ends(paths["sample_index"], arrays["sample_index"][:, 0], 0, report.entries, "place in the document index")
-    _check_ends(paths["sample_index"], arrays["sample_index"][:, 1], 0, report.tokens + 1, "token offset")
-    return MemberIndices(plan=plan, **arrays)
-
-
-def _check_ends(path: str, array: NDArray[Any], start: int, end: int, what: str) -> None:
-    for row in (0, len(array) - 1):
-        if not start <= int(array[row]) < end:
-            raise FormatError(
-                f"{path}: row {row} holds {what} {array[row]}, outside {start} to {end - 1}: damaged; build the "
-                "indices again"
-            )
 
 
 def parse_member_report(value: Mapping[str, Any]) -> MemberReport:

@@ -12,9 +12,10 @@ from typing import Any
 from gristmill.formats.errors import CorpusError, SettingsError
 from gristmill.formats.fingerprint import ORDER_VERSION, digest, short
 from gristmill.formats.index_blend import BlendIndices, BlendReport, open_blend_files
-from gristmill.formats.index_member import MemberReport, open_member_files
+from gristmill.formats.index_member import MemberReport
 from gristmill.formats.index_plan import IndexSettings, LeftOut, MemberSource, SplitRequest
 from gristmill.formats.indices import MemberIndices
+from gristmill.formats.member_files import open_member_files
 from gristmill.formats.schedule import Phase, phases_value
 from gristmill.formats.split import SPLITS, canonical_split
 from gristmill.formats.storage import FileFacts, join

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gristmill.formats.errors import DataError, FormatError, StorageError
+from gristmill.formats.errors import FormatError, StorageError
 from gristmill.formats.fingerprint import ORDER_VERSION, digest, pretty_json
 from gristmill.formats.index_member import build_member
 from gristmill.formats.index_plan import MemberPlan, MemberSource
@@ -167,12 +167,7 @@ def build_stored(
     facts = member_facts(plan, epochs, source)
     prefix = member_prefix(folder, digest(facts))
     writer = IndexWriter(lambda index: f"{prefix}-{index}.npy", required=required)
-    built = build_member(plan, lengths, writer)
-    if built.plan != epochs:
-        raise DataError(
-            f"{plan.split}: {plan.source!r} holds {built.plan.tokens} tokens, but held {epochs.tokens} a moment ago: "
-            "replaced; start again"
-        )
+    built = build_member(plan, lengths, writer, epochs.tokens)
     if writer.error is not None:
         return built, writer.error
     files = {

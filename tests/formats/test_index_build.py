@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from gristmill.cli import main
-from gristmill.formats.errors import SettingsError, StorageError
-from gristmill.formats.index_build import build_index_set, source_lengths
+from gristmill.formats.errors import DataError, SettingsError, StorageError
+from gristmill.formats.index_build import build_index_set, source_lengths, source_tokens
 from gristmill.formats.index_member import build_member, make_member
 from gristmill.formats.index_set import (
     IndexSettings,
@@ -91,7 +91,10 @@ def test_a_member_made_in_files_is_the_one_made_in_memory(tmp_path: Path, longes
     assert lengths.tolist() == corpus.lengths["web"]
     settings = IndexSettings(sequence_length=4096, seed=5, splits="1", train=SplitRequest(samples=300))
     (plan,) = plan_members(settings, sources)
-    report = make_member(str(tmp_path), plan, lambda: lengths)
+    tokens = source_tokens(corpus.folder, sources[0], 0, 8)
+    report = make_member(str(tmp_path), plan, lambda: lengths, tokens)
+    with pytest.raises(DataError, match=rf"'web': its sequences hold {tokens} tokens, but held 100000 a moment ago"):
+        make_member(str(tmp_path / "other"), plan, lambda: lengths, 100_000)
     built = build_member(plan, lengths.astype(np.int32))
     for index in ("document_index", "sample_index", "shuffle_index"):
         stored = np.load(tmp_path / f"train/web/{index}.npy")

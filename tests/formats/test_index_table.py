@@ -206,8 +206,6 @@ def test_the_partial_last_sample_of_validation_and_test_can_be_kept() -> None:
     assert index.test == SplitRequest(samples=20, drop_last_partial=False)
     values["index"]["drop_last_partial"] = False
     values["index"]["valid"] = {"drop_last_partial": 0}
-    assert sorted(mistakes(values)) == [
-        "index.drop_last_partial: is not a known key; known here: epochs, samples, schedule, sequence_length, splits, "
-        "test, tokens, valid",
-        "index.valid.drop_last_partial: is 0; it must be true or false",
-    ]
+    unknown, wrong = sorted(mistakes(values))
+    assert unknown.startswith("index.drop_last_partial: is not a known key; known here: ")
+    assert wrong == "index.valid.drop_last_partial: is 0; it must be true or false"
