@@ -27,12 +27,14 @@ from gristmill.runtime.shards import (
 )
 
 __all__ = [
+    "copy_ranges",
     "DOCUMENT_COUNT",
     "DOCUMENTS",
     "FINISHED",
     "FIRST_MEMBER",
     "FIRST_SHARD",
     "gather",
+    "is_whole",
     "LOOKING",
     "MEMBER_COLUMNS",
     "NEW",
@@ -176,7 +178,7 @@ def _entries(
                 if stamps[shard] != lease:
                     stamps[shard] = lease
                     at[1] += 1
-                    if not _whole(shard_table[shard], tokens_file, index_file):
+                    if not is_whole(shard_table[shard], tokens_file, index_file):
                         return -1 - row
                 entries[entry, _TOKENS_AT] = tokens
                 entries[entry, _LENGTH_AT] = lengths + 4 * local
@@ -188,7 +190,7 @@ def _entries(
 
 
 @compiled
-def _whole(shard: NDArray[np.int64], tokens_file: np.int64, index_file: np.int64) -> bool:
+def is_whole(shard: NDArray[np.int64], tokens_file: np.int64, index_file: np.int64) -> bool:
     """Whether the mapped files of a shard are still as long as its maps; a shorter one may not be touched."""
     if tokens_file > 0 and file_bytes(np.int64(tokens_file - 1)) < shard[TOKEN_COUNT] * _item_bytes(shard[CODE]):
         return False
@@ -279,13 +281,23 @@ def _ranges(
 
 
 @compiled
-def _copy(
+def copy_ranges(
     ranges: NDArray[np.int64],
     shard_table: NDArray[np.int64],
     target_bytes: np.int64,
     at: NDArray[np.int64],
 ) -> int:
-    """Copies ranges in order; -1, or the number of the one that holds a token that does not fit."""
+    """Copies ranges of tokens in order.
+
+    Args:
+        ranges: int64 [n, 4], where each begins, its tokens, where they go, and its shard; addresses.
+        shard_table: int64 [shards, SHARD_COLUMNS].
+        target_bytes: bytes of a token there: 2 for uint16, 4 for int32.
+        at: int64 [3], as `gather` has it; updated.
+
+    Returns:
+        -1, or the number of the range that holds a token that does not fit.
+    """
     for number in range(len(ranges)):
         if number + _AHEAD_RANGES < len(ranges):
             later = ranges[number + _AHEAD_RANGES]
@@ -372,7 +384,7 @@ def gather(
         if count < 0:
             return count - first
         closed += more
-        number = _copy(ranges[:count], shard_table, target_bytes, at)
+        number = copy_ranges(ranges[:count], shard_table, target_bytes, at)
         if number >= 0:
             return int(-1 - (ranges[number, _TARGET] - np.int64(out.ctypes.data)) // (out.shape[1] * target_bytes))
     return closed
