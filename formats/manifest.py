@@ -109,6 +109,7 @@ class ShardEntry:
         idx: size and digest of the `.idx`.
         first: where its first document came from.
         last: where its last document came from.
+        rec: size and digest of the `.rec`, which says where each document came from; None where there is none.
     """
 
     path: str
@@ -119,6 +120,7 @@ class ShardEntry:
     idx: FileFacts
     first: RecordAddress
     last: RecordAddress
+    rec: FileFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +265,7 @@ def _source(value: Any) -> SourceEntry:
                 "idx": _facts(shard["idx"]),
                 "first": RecordAddress(**shard["first"]),
                 "last": RecordAddress(**shard["last"]),
+                "rec": None if shard.get("rec") is None else _facts(shard["rec"]),
             }
         )
         for shard in value["shards"]

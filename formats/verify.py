@@ -18,7 +18,8 @@ from gristmill.formats.index_order import source_value
 from gristmill.formats.index_set import INDICES_FOLDER, SET_NAME, IndexSet, read_set
 from gristmill.formats.index_sources import index_sources
 from gristmill.formats.indexed import IndexedDataset
-from gristmill.formats.manifest import Manifest, ShardEntry, SourceEntry, read_manifest
+from gristmill.formats.manifest import Manifest, RecordAddress, ShardEntry, SourceEntry, read_manifest
+from gristmill.formats.origins import origins_path, read_origins
 from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path
 from gristmill.formats.split import SPLITS
 from gristmill.formats.storage import (
@@ -42,9 +43,10 @@ _TOKENIZER_FACTS = ("eod_id", "eod_token", "pad_id", "vocabulary")
 def verify_corpus(folder: str) -> list[str]:
     """Everything that is wrong with a corpus, as sentences; empty when it is sound.
 
-    Checked are the tokenizer, every shard (digests, every pointer, every token id, every EOD), every index set, every
-    receipt with the files it vouches for, and the manifest against all of these. `rejected/` is checked as far as item
-    receipts are there; `report/` and the plan are for people and reruns and are not checked.
+    Checked are the tokenizer, every shard (digests, every pointer, every token id, every EOD, where every document came
+    from), every index set, every receipt with the files it vouches for, and the manifest against all of these.
+    `rejected/` is checked as far as item receipts are there; `report/` and the plan are for people and reruns and are
+    not checked.
 
     Args:
         folder: path or URL of the corpus.
@@ -59,6 +61,7 @@ def verify_corpus(folder: str) -> list[str]:
     for source in manifest.sources:
         for shard in source.shards:
             problems += _check_shard(folder, manifest, shard, checked)
+            problems += _check_origins(folder, source, shard, checked)
     problems += _check_strangers(folder, manifest)
     problems += _check_sets(folder, manifest, checked)
     problems += _check_receipts(folder, checked)
@@ -149,9 +152,47 @@ def _check_tokens(manifest: Manifest, shard: ShardEntry, pair: IndexedDataset) -
         yield f"{pair.prefix}: {eods} EOD tokens, but the manifest says {shard.eod_tokens}"
 
 
+def _check_origins(folder: str, source: SourceEntry, shard: ShardEntry, checked: dict[str, FileFacts]) -> Iterator[str]:
+    """Where documents came from: files that there are, records that go up, and the ends that the manifest names."""
+    if shard.rec is None:
+        return
+    name = origins_path(shard.path)
+    yield from _compare(folder, name, shard.rec, checked)
+    try:
+        numbers, runs = read_origins(join(folder, name))
+    except GristmillError as error:
+        yield str(error)
+        return
+    if len(numbers) != shard.documents:
+        yield f"{join(folder, name)}: {len(numbers)} documents, but the manifest says {shard.documents}"
+        return
+    run = np.repeat(np.arange(len(runs)), np.diff(runs["document"], append=len(numbers)))
+    place = (runs["split"][run].astype(np.int64) << 32) | numbers
+    if (np.diff(place) <= 0).any():
+        at = int(np.argmax(np.diff(place) <= 0)) + 1
+        yield f"{join(folder, name)}: document {at} comes from the record of the one before it, or from an earlier one"
+    if (runs["input"] >= len(source.inputs)).any() or (runs["offset"][run] + numbers < 0).any():
+        yield (
+            f"{join(folder, name)}: names a file beyond the {len(source.inputs)} of source {source.id!r}, or a record "
+            "below 0"
+        )
+        return
+    for what, at, recorded in (("first", 0, shard.first), ("last", -1, shard.last)):
+        found = RecordAddress(
+            input=source.inputs[int(runs["input"][run[at]])].path,
+            split=int(runs["split"][run[at]]),
+            record=int(numbers[at]),
+        )
+        if found != recorded:
+            yield f"{join(folder, name)}: its {what} document is from {found}, but the manifest says {recorded}"
+
+
 def _check_strangers(folder: str, manifest: Manifest) -> Iterator[str]:
     known = {
-        f"{shard.path}.{kind}" for source in manifest.sources for shard in source.shards for kind in ("bin", "idx")
+        f"{shard.path}.{kind}"
+        for source in manifest.sources
+        for shard in source.shards
+        for kind in (("bin", "idx") if shard.rec is None else ("bin", "idx", "rec"))
     }
     for path in list_files(join(folder, "tokens"), recursive=True):
         name = f"tokens/{relative_to(path, join(folder, 'tokens'))}"

@@ -60,6 +60,7 @@ def _shard(inputs: tuple[InputFile, ...], found: dict[str, Any]) -> ShardEntry:
         eod_tokens=found["eod_tokens"],
         bin=FileFacts(found["bin"]["size"], found["bin"]["sha256"]),
         idx=FileFacts(found["idx"]["size"], found["idx"]["sha256"]),
+        rec=FileFacts(found["rec"]["size"], found["rec"]["sha256"]) if "rec" in found else None,
         first=_address(inputs, found["first"]),
         last=_address(inputs, found["last"]),
     )

@@ -15,6 +15,7 @@ from gristmill.formats.index_plan import IndexSettings, MemberPlan, MemberSource
 from gristmill.formats.index_sources import index_sources
 from gristmill.formats.indexed import HEADER_BYTES
 from gristmill.formats.manifest import MANIFEST_NAME, Manifest, read_manifest
+from gristmill.formats.origins import FOOTER_BYTES, RUN_DTYPE
 from gristmill.formats.recipe import Recipe, read_recipe
 from gristmill.formats.schedule import Phase
 from gristmill.formats.storage import exists, join
@@ -228,9 +229,11 @@ def _source_lines(recipe: Recipe, counts: _Counts) -> Iterator[str]:
 
 
 def _shard_bytes(counts: _Counts) -> list[int]:
-    """Bytes of `.bin` and `.idx` files by source."""
+    """Bytes of `.bin`, `.idx` and `.rec` files by source; the latter as for one input file in each shard."""
     return [
-        tokens * counts.token_bytes + shards * (HEADER_BYTES + 8) + 20 * documents
+        tokens * counts.token_bytes
+        + shards * (HEADER_BYTES + 8 + RUN_DTYPE.itemsize + FOOTER_BYTES)
+        + (20 + 4) * documents
         for documents, tokens, shards in zip(counts.documents, counts.tokens, counts.shards, strict=True)
     ]
 

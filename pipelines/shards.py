@@ -1,10 +1,12 @@
-"""Plans and assembles shards: which documents of which spills go into which `.bin/.idx` pair.
+"""Plans and assembles shards: which documents of which spills go into which `.bin/.idx` pair, and where they came from.
 
 A document belongs to the shard floor(position of its first token / target), counted over the whole source, so shards
 are equal to within a document, keep the input's order, and do not depend on how the input was cut. Numbers that would
 be empty, because one document spans them, are closed up.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 from gristmill.formats.errors import DataError, FormatError
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.indexed_writer import write_indexed
+from gristmill.formats.origins import Extent, origins_path, write_origins
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
 from gristmill.formats.storage import read_range
 from gristmill.pipelines.encoders import encoder_of
@@ -33,12 +36,14 @@ class ShardPiece:
         position: tokens of the source before the spill.
         digest: digest of what decides which documents of the spill go on.
         tokens: path of the spill's ids, relative to the corpus.
+        extents: which records of the split are in which input file.
     """
 
     part: int
     position: int
     digest: str
     tokens: str
+    extents: tuple[Extent, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +68,7 @@ class ShardPlan:
 
     def decides(self) -> dict[str, Any]:
         """What decides the shard's bytes: all but where the spills lie."""
-        pieces = [[piece.part, piece.position, piece.digest] for piece in self.pieces]
+        pieces = [[piece.part, piece.position, piece.digest, piece.extents] for piece in self.pieces]
         return {"source": self.source, "number": self.number, "of": self.count, "end": self.end, "pieces": pieces}
 
 
@@ -109,10 +114,14 @@ def _plan_source(job: Job, source: int, reports: list[dict[str, Any]]) -> list[S
     target = job.recipe.target_tokens
     positions = np.cumsum([0, *(report["tokens"] for report in reports)]).tolist()
     pieces: dict[int, list[ShardPiece]] = {}
-    for report, position in zip(reports, positions, strict=False):
+    for report, position, extents in zip(reports, positions, _extents(reports), strict=False):
         if report["tokens"]:
             piece = ShardPiece(
-                part=report["part"], position=position, digest=report["spill"], tokens=report["tokens_at"]
+                part=report["part"],
+                position=position,
+                digest=report["spill"],
+                tokens=report["tokens_at"],
+                extents=extents,
             )
             for number in _numbers(job, source, report, position, target):
                 pieces.setdefault(number, []).append(piece)
@@ -129,6 +138,19 @@ def _plan_source(job: Job, source: int, reports: list[dict[str, Any]]) -> list[S
     ]
 
 
+def _extents(reports: list[dict[str, Any]]) -> Iterator[tuple[Extent, ...]]:
+    """For each split, in order, its parts by file. Records of a file are counted on over the splits it is cut into."""
+    records: Counter[int] = Counter()
+    for report in reports:
+        extents = []
+        start = 0
+        for file, _, end in report["inputs"]:
+            extents.append(Extent(file, end, records[file] - start))
+            records[file] += end - start
+            start = end
+        yield tuple(extents)
+
+
 def _numbers(job: Job, source: int, report: dict[str, Any], position: int, target: int) -> list[int]:
     """Numbers of the shards, before closing up, that a spill has documents for."""
     if report["longest"] <= target:
@@ -140,7 +162,7 @@ def _numbers(job: Job, source: int, report: dict[str, Any], position: int, targe
 
 
 def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
-    """Copies a shard's documents out of the spills into a pair, unless its receipt is still valid.
+    """Copies a shard's documents out of the spills into a pair, and lists their records, unless its receipt is valid.
 
     Returns:
         The shard as the manifest has it, plus source and number.
@@ -159,7 +181,8 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
     name = shard_path(source_id, plan.number, plan.count)
     eods = 0
     ends: list[tuple[int, int]] = []
-    with write_indexed(job.path(name), encoder.dtype) as writer:
+    rec_name = origins_path(name)
+    with write_origins(job.path(rec_name)) as origins, write_indexed(job.path(name), encoder.dtype) as writer:
         for piece in plan.pieces:
             kept = read_kept(job, source_id, piece.part, piece.digest)
             lengths = kept["length"].astype(np.int64)
@@ -169,6 +192,7 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
                 continue
             kept = kept[low:high]
             ends += [(piece.part, int(kept["record"][at])) for at in (0, -1)]
+            origins.add(piece.part, kept["record"], piece.extents)
             for first, last in _runs(kept):
                 ids = _read_run(job.path(piece.tokens), kept[first:last], encoder.dtype)
                 eods += int(np.count_nonzero(ids == encoder.eod_id))
@@ -176,6 +200,7 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
     facts = writer.facts
     if facts is None or (eods < facts.documents):
         raise FormatError(f"{name}: {eods} EODs for {writer.documents} documents; each must end with one")
+    rec = origins.facts()
     result = {
         "number": plan.number,
         "path": name,
@@ -184,10 +209,11 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
         "eod_tokens": eods,
         "bin": {"size": facts.bin.size, "sha256": facts.bin.sha256},
         "idx": {"size": facts.idx.size, "sha256": facts.idx.sha256},
+        "rec": {"size": rec.size, "sha256": rec.sha256},
         "first": list(ends[0]),
         "last": list(ends[-1]),
     }
-    files = {f"{name}.bin": facts.bin, f"{name}.idx": facts.idx}
+    files = {f"{name}.bin": facts.bin, f"{name}.idx": facts.idx, rec_name: rec}
     write_receipt(receipt_path, Receipt(digest=item_digest, files=files, result=result))
     return {**result, "source": plan.source}
 

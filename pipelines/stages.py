@@ -185,7 +185,7 @@ def close_tokenize(job: Job, encodes: list[Result], shards: list[Result]) -> Res
         own_shards = sorted((shard for shard in shards if shard["source"] == number), key=lambda entry: entry["number"])
         _check_shards(source.id, own_shards, totals["kept"], sum(encode["tokens"] for encode in own))
         for shard in own_shards:
-            for kind in ("bin", "idx"):
+            for kind in ("bin", "idx", "rec"):
                 files[f"{shard['path']}.{kind}"] = FileFacts(shard[kind]["size"], shard[kind]["sha256"])
         inputs = _input_digests(plan, number, own)
         placed = [_placed(shard, own) for shard in own_shards]

@@ -15,6 +15,7 @@ from gristmill.formats.indexed_writer import write_indexed
 from gristmill.formats.indices import build_indices, plan_epochs
 from gristmill.formats.manifest import Manifest, read_manifest
 from gristmill.formats.npy import write_npy
+from gristmill.formats.origins import Extent, OriginFile, write_origins
 from gristmill.formats.recipe import Recipe
 
 README = (Path(__file__).resolve().parents[2] / "formats" / "README.md").read_text("utf-8")
@@ -72,9 +73,21 @@ def test_the_example_is_what_the_writer_writes(tmp_path: Path) -> None:
     assert [document[-1] for document in DOCUMENTS] == [0, 0, 0]
 
 
+def test_the_example_of_origins_is_what_the_writer_writes(tmp_path: Path) -> None:
+    with write_origins(str(tmp_path / "shard.rec")) as writer:
+        extents = [Extent(0, 67, 1000), Extent(1, 80, -67)]
+        writer.add(2, np.array([40, 70, 72], np.uint32), extents)
+    data = shown_bytes(blocks(section("## `.rec`"))[0])
+    assert data == (tmp_path / "shard.rec").read_bytes()
+    found = [OriginFile(str(tmp_path / "shard.rec")).place(number) for number in range(len(DOCUMENTS))]
+    assert [(place.input, place.record) for place in found] == [(0, 1040), (1, 3), (1, 5)]
+    assert [place.split_record for place in found] == [40, 70, 72]
+    assert {place.split for place in found} == {2}
+
+
 def test_every_sum_is_right() -> None:
     sums = re.findall(r"(?<![\w.])([0-9(][0-9 ()+*/-]*[0-9)]) ?= ([0-9]+)", PLAIN)
-    assert len(sums) == 9
+    assert len(sums) == 10
     for formula, result in sums:
         assert eval(formula) == int(result), formula  # noqa: S307 - digits and operators only
 

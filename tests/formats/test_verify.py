@@ -12,6 +12,7 @@ import pytest
 
 from gristmill.formats.errors import CorpusError, FormatError
 from gristmill.formats.manifest import read_manifest
+from gristmill.formats.origins import ORIGIN_MAGIC, read_origins
 from gristmill.formats.storage import file_facts, write_bytes
 from gristmill.formats.verify import verify_corpus
 
@@ -94,7 +95,8 @@ def damages(path: Path) -> Iterator[str]:
 def test_no_file_can_be_damaged_unnoticed(corpus: Path) -> None:
     checked = [name for name in names(corpus) if not name.startswith((*NOT_CHECKED, "manifest.json"))]
     assert len(checked) > 40
-    assert {Path(name).suffix for name in checked} == {".json", ".jsonl", ".bin", ".idx", ".npy", ".keys", ".drops"}
+    kinds = {".json", ".jsonl", ".bin", ".idx", ".rec", ".npy", ".keys", ".drops"}
+    assert {Path(name).suffix for name in checked} == kinds
     for name in checked:
         for damage in damages(corpus / name):
             problems = verify_corpus(str(corpus))
@@ -168,6 +170,63 @@ def test_a_document_without_its_eod_is_named(corpus: Path) -> None:
     assert f"{corpus}/{FIRST}: document 1 ends with token 77, not with the EOD 0" in problems
     documents = manifest.sources[0].shards[0].documents
     assert f"{corpus}/{FIRST}: {documents - 1} EOD tokens, but the manifest says {documents}" in problems
+
+
+def swap_origins(corpus: Path, change: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]) -> None:
+    """Puts other numbers and runs into the first shard's `.rec`, and its new digest wherever one is kept."""
+    path = f"{corpus}/{FIRST}.rec"
+    before = file_facts(path)
+    numbers, runs = (array.copy() for array in read_origins(path))
+    numbers, runs = change(numbers, runs)
+    footer = len(numbers).to_bytes(8, "little") + len(runs).to_bytes(8, "little") + ORIGIN_MAGIC
+    after = write_bytes(path, numbers.tobytes() + runs.tobytes() + footer)
+
+    def exchange(value: Any) -> Any:
+        if value == {"size": before.size, "sha256": before.sha256}:
+            return {"size": after.size, "sha256": after.sha256}
+        if isinstance(value, dict):
+            return {key: exchange(entry) for key, entry in value.items()}
+        return [exchange(entry) for entry in value] if isinstance(value, list) else value
+
+    for name in names(corpus):
+        if name.endswith(".json") and not name.startswith("tokenizer/"):
+            (corpus / name).write_text(json.dumps(exchange(json.loads((corpus / name).read_bytes()))))
+
+
+def set_at(array: np.ndarray, at: int, value: Any, name: str | None = None) -> np.ndarray:
+    (array if name is None else array[name])[at] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda numbers, runs: (numbers[:-1], runs), r"\d+ documents, but the manifest says \d+"),
+        (lambda numbers, runs: (set_at(numbers, 4, numbers[3]), runs), "document 4 comes from the record of the one"),
+        (lambda numbers, runs: (numbers, set_at(runs, 0, 1, "input")), "a file beyond the 1 of source 'web'"),
+        (lambda numbers, runs: (numbers, set_at(runs, 0, -99, "offset")), "of source 'web', or a record below 0"),
+        (lambda numbers, runs: (numbers, set_at(runs, 0, 7, "split")), r"its first document is from .*split=7"),
+    ],
+    ids=["count", "order", "file", "record", "manifest"],
+)
+def test_origins_that_cannot_be_are_named(corpus: Path, change: Any, message: str) -> None:
+    swap_origins(corpus, change)
+    problems = verify_corpus(str(corpus))
+    assert any(problem.startswith(f"{corpus}/{FIRST}.rec: ") for problem in problems), problems
+    assert any(re.search(message, problem) for problem in problems), problems
+
+
+def test_a_corpus_from_before_there_were_origins_is_sound(corpus: Path) -> None:
+    def forget(value: Any) -> None:
+        for source in value["sources"]:
+            for shard in source["shards"]:
+                del shard["rec"]
+
+    shutil.rmtree(corpus / "_stages")
+    edit_json(corpus / "manifest.json", forget)
+    for path in corpus.glob("tokens/*/*.rec"):
+        path.unlink()
+    assert verify_corpus(str(corpus)) == []
 
 
 def test_a_changed_digest_is_told_from_a_changed_size(corpus: Path) -> None:
