@@ -7,6 +7,7 @@ devices; where the sequence is split over hosts that costs reading more than is 
 row follow from all that comes before.
 """
 
+import functools
 from dataclasses import dataclass, replace
 
 import jax
@@ -55,10 +56,7 @@ class BatchPlan:
     @property
     def row_sharding(self) -> Sharding:
         """Sharding of an array of `row_shape` that lies as the rows of the batch do."""
-        if not isinstance(self.sharding, NamedSharding):
-            return self.sharding
-        spec = tuple(self.sharding.spec)[: len(self.row_shape)]
-        return self.sharding.update(spec=PartitionSpec(*spec))
+        return _sharding_of_rows(self.sharding, len(self.row_shape))
 
     def of_width(self, width: int, *, split: bool = False) -> "BatchPlan":
         """The plan for arrays that hold `width` values for each row instead of L.
@@ -68,9 +66,7 @@ class BatchPlan:
             split: whether the axes that split the sequence split these too, in the order given; else each device of a
                 row gets them all.
         """
-        sharding = self.sharding
-        if isinstance(sharding, NamedSharding) and not split:
-            sharding = sharding.update(spec=PartitionSpec(*tuple(sharding.spec)[: len(self.row_shape)]))
+        sharding = self.sharding if split else self.row_sharding
         return replace(self, sequence_length=width, sharding=sharding, columns=None)
 
     def deliver(self, local: NDArray[np.generic]) -> jax.Array:
@@ -102,6 +98,14 @@ class BatchPlan:
             return parts[key]
 
         return jax.make_array_from_callback(shape, sharding, part, dtype=local.dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _sharding_of_rows(sharding: Sharding, dimensions: int) -> Sharding:
+    """A sharding without what it says of the last dimension; made once, since each batch needs it."""
+    if not isinstance(sharding, NamedSharding):
+        return sharding
+    return sharding.update(spec=PartitionSpec(*tuple(sharding.spec)[:dimensions]))
 
 
 def zigzag_columns(sequence_length: int, parts: int) -> NDArray[np.int64]:

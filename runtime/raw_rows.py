@@ -14,7 +14,7 @@ from gristmill.runtime.fields import FieldOptions, make_fields
 from gristmill.runtime.naming import Naming, make_megatron_fields
 from gristmill.runtime.streams import DocumentStream, Stream
 
-__all__ = ["check_stream", "PaddedStream", "RawRows", "read_raw"]
+__all__ = ["PaddedStream", "RawReader", "RawRows"]
 
 
 @runtime_checkable
@@ -65,34 +65,45 @@ class RawRows:
         )
 
 
-def check_stream(stream: Stream, options: FieldOptions) -> None:
-    """Whether a stream knows what the options need.
+class RawReader:
+    """Reads rows of a stream together with what field options need to know of them.
 
-    Raises:
-        SettingsError: documents are to be told apart by the index, and the stream has none.
-    """
-    if options.boundaries == "index" and not isinstance(stream, DocumentStream):
-        raise SettingsError(
-            f'boundaries="index" needs a stream that knows where its documents begin (read_documents), but {stream!r} '
-            'does not; take boundaries="eod", or a stream with an index, such as those of open_corpus and open_megatron'
-        )
-
-
-def read_raw(stream: Stream, rows: NDArray[np.integer], options: FieldOptions) -> RawRows:
-    """Reads rows and what the options need to know of them.
-
-    Args:
-        stream: where they come from; `check_stream` has seen it.
-        rows: integer [R], 0 to ``len(stream) - 1``.
+    Attributes:
+        stream: where the rows come from.
         options: how fields will be made.
-
-    Raises:
-        GristmillError: as `Stream.read`.
     """
-    starts = None
-    if options.boundaries == "index" and isinstance(stream, DocumentStream):
-        tokens, starts = stream.read_documents(rows)
-    else:
-        tokens = stream.read(rows)
-    valid_length = stream.valid_length(rows) if isinstance(stream, PaddedStream) else None
-    return RawRows(rows=rows, tokens=tokens, starts=starts, valid_length=valid_length)
+
+    def __init__(self, stream: Stream, options: FieldOptions) -> None:
+        """Looks at what the stream knows; reads nothing.
+
+        Raises:
+            SettingsError: documents are to be told apart by the index, and the stream has none.
+        """
+        self.stream = stream
+        self.options = options
+        self._documents = stream if options.boundaries == "index" and isinstance(stream, DocumentStream) else None
+        self._padded = stream if isinstance(stream, PaddedStream) else None
+        if options.boundaries == "index" and self._documents is None:
+            raise SettingsError(
+                f'boundaries="index" needs a stream that knows where its documents begin (read_documents), but '
+                f'{stream!r} does not; take boundaries="eod", or a stream with an index, such as those of open_corpus '
+                "and open_megatron"
+            )
+
+    def read(self, rows: NDArray[np.integer]) -> RawRows:
+        """Reads rows.
+
+        Args:
+            rows: integer [R], 0 to ``len(stream) - 1``.
+
+        Raises:
+            IndexError: a row does not exist.
+            GristmillError: as `Stream.read`.
+        """
+        starts = None
+        if self._documents is not None:
+            tokens, starts = self._documents.read_documents(rows)
+        else:
+            tokens = self.stream.read(rows)
+        valid_length = None if self._padded is None else self._padded.valid_length(rows)
+        return RawRows(rows=rows, tokens=tokens, starts=starts, valid_length=valid_length)
