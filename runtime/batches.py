@@ -25,7 +25,7 @@ from gristmill.runtime.host_fields import HostFields
 from gristmill.runtime.metrics import BatchMetrics, count_loss_tokens
 from gristmill.runtime.naming import Naming, check_naming
 from gristmill.runtime.prefetch import Prefetcher
-from gristmill.runtime.raw_rows import check_stream, read_raw
+from gristmill.runtime.raw_rows import RawReader
 from gristmill.runtime.stall import StallReports, check_stall_seconds
 from gristmill.runtime.state import StreamState, check_state
 from gristmill.runtime.state_file import load_state, save_state
@@ -126,7 +126,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
             )
         self.stream = stream
         self.options = FieldOptions() if options is None else options
-        check_stream(stream, self.options)
+        self._reader = RawReader(stream, self.options)
         self._fields = _maker(stream, self.plan, self.options, fields, check_naming(naming))
         self.next_sample = 0
         self._prefetch = prefetch
@@ -199,7 +199,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
                 reports = StallReports(self.stream, awaited, self._stall_seconds)
                 batch, loss_tokens = self._prefetcher.get(reports)  # type: ignore[union-attr]  # start_prefetch made one
             else:
-                batch, loss_tokens = _make_batch(self.stream, self._fields, self.next_sample)
+                batch, loss_tokens = _make_batch(self._reader, self._fields, self.next_sample)
         except StopIteration as error:  # rows remain, so somebody stopped the thread
             self._stop()
             raise ValueError(f"{self!r} was closed by another thread while it waited") from error
@@ -224,7 +224,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         self._assert_not_closed()
         if self._prefetcher is None and self._prefetch:
             self._prefetcher = Prefetcher(
-                _batches(self.stream, self._fields, self.next_sample),
+                _batches(self._reader, self._fields, self.next_sample),
                 self._prefetch,
                 name=f"gristmill prefetch of {self.stream!r}",
                 close_seconds=self._close_seconds,
@@ -327,17 +327,21 @@ def _maker(
     return DeviceFields(plan, options, eod_id=stream.eod_id, vocabulary=stream.vocabulary, dtype=stream.dtype)
 
 
-def _make_batch(stream: Stream, fields: HostFields | DeviceFields, first: int) -> tuple[Batch, int]:
+def _make_batch(reader: RawReader, fields: HostFields | DeviceFields, first: int) -> tuple[Batch, int]:
     """A batch, and how many of its positions on this process have a part in the loss."""
-    options = fields.options
-    raw = read_raw(stream, first + fields.plan.rows, options)
+    raw = reader.read(first + fields.plan.rows)
     loss_tokens = count_loss_tokens(
-        raw.tokens, stream.eod_id, eod_mask_loss=options.eod_mask_loss, valid_length=raw.valid_length
+        raw.tokens,
+        reader.stream.eod_id,
+        eod_mask_loss=fields.options.eod_mask_loss,
+        valid_length=raw.valid_length,
     )
     return fields.deliver(raw), loss_tokens
 
 
-def _batches(stream: Stream, fields: HostFields | DeviceFields, first: int) -> Generator[tuple[Batch, int], None, None]:
-    while first + fields.plan.global_batch <= len(stream):
-        yield _make_batch(stream, fields, first)
+def _batches(
+    reader: RawReader, fields: HostFields | DeviceFields, first: int
+) -> Generator[tuple[Batch, int], None, None]:
+    while first + fields.plan.global_batch <= len(reader.stream):
+        yield _make_batch(reader, fields, first)
         first += fields.plan.global_batch

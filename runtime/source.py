@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gristmill.runtime.fields import FieldOptions
 from gristmill.runtime.naming import Naming, check_naming
-from gristmill.runtime.raw_rows import check_stream, read_raw
+from gristmill.runtime.raw_rows import RawReader
 from gristmill.runtime.streams import Stream
 
 __all__ = ["StreamSource"]
@@ -47,7 +47,7 @@ class StreamSource:
         self.stream = stream
         self.options = FieldOptions() if options is None else options
         self.naming = check_naming(naming)
-        check_stream(stream, self.options)
+        self._reader = RawReader(stream, self.options)
 
     def __len__(self) -> int:
         return len(self.stream)
@@ -65,7 +65,7 @@ class StreamSource:
         number = operator.index(row)
         number += len(self) if number < 0 else 0
         stream, options = self.stream, self.options
-        raw = read_raw(stream, np.array([number]), options)
+        raw = self._reader.read(np.array([number]))
         fields = raw.fields(stream.eod_id, options, vocabulary=stream.vocabulary, naming=self.naming)
         return {name: field[0] for name, field in fields.items()}
 
