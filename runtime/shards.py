@@ -207,16 +207,17 @@ class ShardPool:
         """
         with self._lock:
             self._leave(lease)
+            chosen = [int(number) for number, _ in zip(numbers, range(self.limit))]
+            self.stamps[chosen] = self._lease + 1
+            self._evict(sum(number not in self._open for number in chosen))
+            self._bury()  # first, so that no more files are open meanwhile than afterwards
             lease = self._enter()
             try:
-                for number, _ in zip(numbers, range(self.limit)):
-                    self.stamps[number] = lease
+                for number in chosen:
                     if number in self._open:
                         self._open[number].require_whole()
                     else:
-                        self._open_one(int(number))
-                self._evict()
-                self._bury()
+                        self._open_one(number)
             except BaseException:
                 self._leave(lease)
                 raise
@@ -277,8 +278,8 @@ class ShardPool:
             self.table[number, [TOKENS_FILE, INDEX_FILE]] = [file.descriptor + 1 or _NO_FILE for file in pair.files]
             self.table[number, :TOKENS_FILE] = [address_of(array) for array in arrays]  # last: they say that it is open
 
-    def _evict(self) -> None:
-        surplus = len(self._open) - self.limit
+    def _evict(self, coming: int = 0) -> None:
+        surplus = len(self._open) + coming - self.limit
         if surplus > 0:
             numbers = np.fromiter(self._open, np.int64, len(self._open))
             idle = numbers[self.stamps[numbers] < self._oldest()]
