@@ -7,8 +7,9 @@ devices; where the sequence is split over hosts that costs reading more than is 
 row follow from all that comes before.
 """
 
-import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import jax
 import numpy as np
@@ -31,6 +32,7 @@ class BatchPlan:
         sharding: of the arrays delivered, which have `shape`.
         rows: int64 [R], the rows of a batch that this process reads: sorted, each once; empty where no device of the
             mesh is its own.
+        places: where the rows of each part lie among those read, by the first row of the part in a batch or microbatch.
         columns: int64 [L], which column of a row is delivered in each place; None where all stay where they are.
     """
 
@@ -39,6 +41,7 @@ class BatchPlan:
     microbatches: int | None = None
     sharding: Sharding
     rows: NDArray[np.int64]
+    places: Mapping[int, slice]
     columns: NDArray[np.int64] | None = None
 
     @property
@@ -80,27 +83,23 @@ class BatchPlan:
             Array of `shape` with `sharding`, the columns in the order of `columns`; or of `row_shape` with
             `row_sharding`. Each process gives its own devices their part, without any communication.
         """
-        groups = self.microbatches or 1
-        batch = local.reshape(groups, len(self.rows) // groups, *local.shape[1:])
-        shape, sharding = (self.shape, self.sharding) if local.ndim > 1 else (self.row_shape, self.row_sharding)
-        parts: dict[tuple[int, ...], NDArray[np.generic]] = {}  # by rows and columns: replicas share one
+        per_row = local.ndim == 1
+        if self.columns is not None and not per_row:
+            local = local.take(self.columns, axis=1)
+        if self.microbatches is not None:
+            local = local.reshape(self.microbatches, len(self.rows) // self.microbatches, *local.shape[1:])
+        axis = len(self.row_shape) - 1  # of the rows; microbatches before it are never split
 
         def part(index: tuple[slice, ...] | None) -> NDArray[np.generic]:
-            index = index or (slice(None),) * len(shape)
-            rows, *columns = index if self.microbatches is None else index[1:]  # a group is never split
-            key = (*_bounds(rows, self.row_shape[-1]), *(b for one in columns for b in _bounds(one, shape[-1])))
-            if key not in parts:
-                first = int(np.searchsorted(self.rows, key[0]))  # all rows of a part are there, so they lie together
-                found = batch[:, first : first + key[1] - key[0]]
-                for one in columns:
-                    found = found[:, :, one] if self.columns is None else found.take(self.columns[one], axis=2)
-                parts[key] = found if self.microbatches is not None else found[0]
-            return parts[key]
+            rows = slice(None) if index is None else index[axis]
+            others = () if index is None else index[axis + 1 :]
+            return local[(slice(None),) * axis + (self.places[rows.start or 0], *others)]
 
+        shape, sharding = (self.row_shape, self.row_sharding) if per_row else (self.shape, self.sharding)
         return jax.make_array_from_callback(shape, sharding, part, dtype=local.dtype)
 
 
-@functools.lru_cache(maxsize=64)
+@lru_cache(maxsize=64)
 def _sharding_of_rows(sharding: Sharding, dimensions: int) -> Sharding:
     """A sharding without what it says of the last dimension; made once, since each batch needs it."""
     if not isinstance(sharding, NamedSharding):
@@ -190,8 +189,10 @@ def plan_batch(
             f"{rows} with sequence_length {sequence_length} does not fit {_describe(sharding)}: {error}"
         ) from error
     mine = np.zeros(shape[0], bool)
-    for index in parts.values():
-        mine[index[0] if index is not None else slice(None)] = True
+    bounds = [(slice(None) if index is None else index[0]).indices(shape[0])[:2] for index in parts.values()]
+    for start, stop in bounds:
+        mine[start:stop] = True
+    before = np.concatenate([[0], np.cumsum(mine)]).tolist()  # rows read before each row of the batch
     first = np.arange(groups, dtype=np.int64)[:, None] * shape[0]
     return BatchPlan(
         global_batch=global_batch,
@@ -199,6 +200,7 @@ def plan_batch(
         microbatches=microbatches,
         sharding=sharding if microbatches is None else _of_microbatches(sharding),
         rows=(first + np.flatnonzero(mine)).ravel(),
+        places={start: slice(before[start], before[stop]) for start, stop in bounds},
         columns=columns,
     )
 
@@ -225,11 +227,6 @@ def _of_microbatches(sharding: Sharding) -> Sharding:
     raise SettingsError(
         f"sharding is a {type(sharding).__name__}, which says nothing of microbatches; use a NamedSharding"
     )
-
-
-def _bounds(part: slice, length: int) -> tuple[int, int]:
-    start, stop, _ = part.indices(length)
-    return start, stop
 
 
 def _describe(sharding: Sharding) -> str:
