@@ -7,35 +7,28 @@ index of any size costs nothing to open: only the entries of the rows asked for 
 """
 
 import os.path
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gristmill.formats.errors import FormatError
-from gristmill.formats.indexed import IndexedDataset
-from gristmill.formats.storage import is_local
 from gristmill.runtime.arrays import file_of
-from gristmill.runtime.backends import Backend, backend_of, check_backend
-from gristmill.runtime.copies import spread_tokens
-from gristmill.runtime.gather import FIRST_MEMBER, LOOKING, OPENING, gather
-from gristmill.runtime.metrics import ReadCounts
+from gristmill.runtime.backends import Backend, check_backend
+from gristmill.runtime.gather import FIRST_MEMBER, OPENING, gather
 from gristmill.runtime.pieces import Pieces, piece_starts
 from gristmill.runtime.ranged import RangedDataset
 from gristmill.runtime.row_index import Member, RowIndex
-from gristmill.runtime.shards import CODE, ShardPool
+from gristmill.runtime.shard_reader import ShardReader, require_fit
 from gristmill.runtime.walk import RowWalk
 
 __all__ = ["Member", "RowIndex", "RowReader"]
 
 _NO_STARTS = np.zeros((0, 0), np.bool_)
 _ALL_WHOLE = np.zeros(0, np.int64)
-_AT_FIRST = np.array([LOOKING, 0, 0])
 
 
-class RowReader:
+class RowReader(ShardReader):
     """Reads rows of one index; safe to use from many threads, pickles as the way to open it again.
 
     Attributes:
@@ -67,31 +60,16 @@ class RowReader:
             SettingsError: `max_open_shards` is below 1, or `backend` is none of the three.
         """
         self._open_index = open_index
-        self._max_open_shards = max_open_shards
-        self._backend = check_backend(backend)
+        check_backend(backend)  # before anything is opened
         self.index = open_index() if index is None else index
-        self.shards = tuple(shard for member in self.index.members for shard in member.shards)
-        self.dtype: np.dtype[np.uint16 | np.int32] = np.dtype(np.int32)
-        if all(shard.dtype == "uint16" for shard in self.shards):
-            self.dtype = np.dtype(np.uint16)
-        self._pool = ShardPool(self.shards, max_open_shards, self._backend)
-        self._most_wanted = min(len(self.shards), self._pool.limit)
+        super().__init__([shard for member in self.index.members for shard in member.shards], max_open_shards, backend)
         self._walk = RowWalk(self.index, self._backend)
-        self._compiled = self._walk.mapped and all(
-            is_local(shard.prefix) and backend_of(shard.parts[0], self._backend) == "mmap" for shard in self.shards
-        )
-        self._reading: dict[int, tuple[NDArray[np.int64], float]] = {}  # by thread: what the gather is at, since when
-        self.counts = ReadCounts()
+        self._compiled = self._walk.mapped and self._mapped
 
     @property
     def width(self) -> int:
         """Tokens of a row."""
         return self.index.sequence_length + self.index.extra
-
-    @property
-    def open_shards(self) -> int:
-        """Number of shards that are open now."""
-        return self._pool.open_count
 
     def __len__(self) -> int:
         return self.index.rows
@@ -141,20 +119,13 @@ class RowReader:
     def _read(self, rows: ArrayLike, starts: NDArray[np.bool_]) -> NDArray[np.uint16 | np.int32]:
         """`read`; fills `starts` unless it has no rows."""
         self._walk.require_whole()
-        at = _AT_FIRST.copy()
-        thread = threading.get_ident()
-        self._reading[thread] = (at, time.monotonic())
-        try:
+        with self._read_noted() as at:
             if self._compiled:
                 return self._gather(rows, starts, at)
             pieces = self.pieces(rows)
             if starts.size:
                 starts[:] = piece_starts(pieces, *starts.shape)
             return self._copy(pieces, np.size(rows))
-        finally:
-            del self._reading[thread]
-            _, shard_hits, bytes_read = at.tolist()
-            self.counts.add(bytes_read=bytes_read, shard_hits=shard_hits)
 
     def _gather(
         self, rows: ArrayLike, starts: NDArray[np.bool_], at: NDArray[np.int64]
@@ -205,13 +176,14 @@ class RowReader:
         for number, dataset in self._datasets(np.unique(pieces.shard)):
             here = np.flatnonzero(pieces.shard == number)
             if isinstance(dataset, RangedDataset):
-                self._copy_ranges(dataset, number, pieces, here, out)
+                offsets = dataset.pointers[pieces.sequence[here]] // dataset.dtype.itemsize + pieces.offset[here]
+                places = pieces.row[here] * self.width + pieces.column[here]
+                self._copy_ranges(dataset, number, offsets, pieces.count[here], places, out)
                 continue
             for piece in here:
                 row, column, count = pieces.row[piece], pieces.column[piece], int(pieces.count[piece])
                 tokens = dataset.get(int(pieces.sequence[piece]), int(pieces.offset[piece]), count)
-                if not np.can_cast(tokens.dtype, self.dtype):
-                    _check_fits(dataset.prefix, tokens)
+                require_fit(dataset, tokens, self.dtype)
                 out[row, column : column + count] = tokens
                 self.counts.add(bytes_read=tokens.nbytes)
         return out
@@ -219,37 +191,6 @@ class RowReader:
     def _room(self, rows: int) -> NDArray[np.uint16 | np.int32]:
         """Where tokens of rows are copied to; 0 where there may be none."""
         return (np.zeros if self.index.partial else np.empty)((rows, self.width), self.dtype)
-
-    def _copy_ranges(
-        self,
-        dataset: RangedDataset,
-        number: int,
-        pieces: Pieces,
-        here: NDArray[np.intp],
-        out: NDArray[np.uint16 | np.int32],
-    ) -> None:
-        """All pieces of one shard, in as few reads as their places allow."""
-        starts = dataset.pointers[pieces.sequence[here]] // dataset.dtype.itemsize + pieces.offset[here]
-        counts = pieces.count[here]
-        places = pieces.row[here] * self.width + pieces.column[here]
-        flat = out.reshape(-1)
-        if dataset.dtype == out.dtype:
-            bytes_read = dataset.read_into(starts, counts, places, flat)
-        else:
-            tokens = np.empty(int(counts.sum()), dataset.dtype)
-            bytes_read = dataset.read_into(starts, counts, np.cumsum(counts) - counts, tokens)
-            if not np.can_cast(tokens.dtype, self.dtype):
-                _check_fits(dataset.prefix, tokens)
-            spread_tokens(tokens, int(self._pool.table[number, CODE]), counts, places, flat)
-        self.counts.add(bytes_read=bytes_read)
-
-    def read_counts(self) -> dict[str, int]:
-        """What has been read so far; see `gristmill.runtime.metrics.MeasuredStream`."""
-        return {
-            "bytes_read": self.counts.bytes_read,
-            "shard_hits": self.counts.shard_hits,
-            "shards_opened": self._pool.opened,
-        }
 
     def rows_by_source(self, rows: ArrayLike) -> dict[str, int]:
         """How many of some rows come from each source; see `gristmill.runtime.metrics.MeasuredStream`."""
@@ -259,27 +200,13 @@ class RowReader:
             found[member.source] += int(count)
         return found
 
-    def waiting_on(self) -> list[tuple[str, float]]:
-        """What the reads that are under way are at, in words that name the file, and for how many seconds each goes on.
-
-        For messages about a read that does not come back; cheap, and safe to call from any thread.
-        """
-        found = []
-        for at, since in list(self._reading.values()):
-            place, opening = int(at[0]), self._pool.opening
-            if place == OPENING and opening is not None:
-                what = f"opening {self.shards[opening].prefix}"
-            elif place >= 0:
-                what = f"reading {self.shards[place].parts[0]}"
-            elif place in {OPENING, LOOKING}:
-                what = "looking up rows in the blend"
-            else:
-                member = self.index.members[FIRST_MEMBER - place]
-                file = file_of(member.indices.document_index)
-                where = "in memory" if file is None else f"in {os.path.dirname(file.path)}"
-                what = f"reading the indices of {member.source!r} {where}"
-            found.append((what, time.monotonic() - since))
-        return found
+    def _looking(self, place: int) -> str:
+        if place > FIRST_MEMBER:
+            return "looking up rows in the blend"
+        member = self.index.members[FIRST_MEMBER - place]
+        file = file_of(member.indices.document_index)
+        where = "in memory" if file is None else f"in {os.path.dirname(file.path)}"
+        return f"reading the indices of {member.source!r} {where}"
 
     def pieces(self, rows: ArrayLike) -> Pieces:
         """Where the tokens of rows lie.
@@ -351,33 +278,6 @@ class RowReader:
             opening = bounds[document[here]]  # first sequence of the document
             start[here] += (dataset.pointers[sequence] - dataset.pointers[opening]) // dataset.dtype.itemsize
         return document, start
-
-    def _datasets(self, numbers: NDArray[np.int64], *, counted: bool = False) -> Iterator[tuple[int, IndexedDataset]]:
-        """Each of the shards, open while it is being looked at."""
-        at, _ = self._reading.get(threading.get_ident(), (np.zeros(3, np.int64), 0.0))
-        lease = self._pool.enter()
-        try:
-            for number in numbers.tolist():
-                dataset = self._pool.dataset(number)
-                at[1] += counted and dataset is not None
-                while dataset is None:
-                    at[0] = OPENING
-                    lease = self._pool.open(lease, [number])
-                    dataset = self._pool.dataset(number)
-                at[0] = number
-                yield number, dataset
-        finally:
-            self._pool.leave(lease)
-
-    def close(self) -> None:
-        """Closes the shards; may be called twice. A later read opens them again."""
-        self._pool.close()
-
-
-def _check_fits(prefix: str, tokens: NDArray[np.integer]) -> None:
-    most = max(int(tokens.max()), -int(tokens.min()))
-    if most > np.iinfo(np.int32).max:
-        raise FormatError(f"{prefix}: a token of {most} (or its negative) does not fit the stream's int32")
 
 
 def _reopen(open_index: Callable[[], RowIndex], max_open_shards: int | None, backend: Backend) -> RowReader:
