@@ -1,6 +1,7 @@
 """How fast are indices and blends built, beside Megatron's compiled helpers, and how much memory does a build take?
 
     python benchmarks/bench_indices.py [--megatron PYTHON] [--sequences 10000000] [--rows 2000000] [--rounds 3]
+    python benchmarks/bench_indices.py --sources 200
 
 CPU-seconds of one thread, the smallest of some rounds, the two sides alternating. With --megatron, PYTHON is an
 interpreter that has megatron-core and torch (extra `parity`); without, the column of ratios stays empty. Document and
@@ -283,6 +284,31 @@ def memory(sequences: int) -> Iterator[tuple[str, int, int]]:
         yield f"{sources} sources of {shards} shards, {documents}, L = {length}", peak, written
 
 
+# Many sources
+
+
+def many_sources(sources: int, sequences: int, rounds: int) -> Iterator[tuple[int, float]]:
+    """Number of workers, and the best seconds of building an index set of so many sources with them."""
+    from gristmill.formats.index_build import build_index_set
+    from gristmill.formats.index_set import IndexSettings, SplitRequest
+    from gristmill.formats.manifest import read_manifest
+
+    with tempfile.TemporaryDirectory(prefix="gristmill-bench-", dir=os.environ.get("TMPDIR")) as folder:
+        make_corpus(Path(folder), sources, sequences // sources, 1, LONGEST)
+        manifest = read_manifest(folder)
+        train = SplitRequest(samples=int(manifest.tokens // 2048 * 0.9))
+        counts = sorted({1, len(os.sched_getaffinity(0))})
+        taken: dict[int, list[float]] = {workers: [] for workers in counts}
+        for number in range(rounds + 1):  # the first compiles
+            for workers in counts:
+                settings = IndexSettings(sequence_length=2048, seed=10 * number + workers, splits="1", train=train)
+                began = time.perf_counter()
+                build_index_set(folder, manifest, settings, workers=workers)
+                taken[workers].append(time.perf_counter() - began)
+        for workers, all_seconds in taken.items():
+            yield workers, min(all_seconds[1:])
+
+
 def print_memory(sequences: int) -> None:
     """Prints the table of memory."""
     print("\n| index set | peak MB | arrays written, MB | ratio |\n|---|---|---|---|")
@@ -298,12 +324,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--skip-memory", action="store_true", help="leave out the builds on disk")
+    parser.add_argument("--sources", type=int, metavar="N", help="measure the build of N sources by workers instead")
     parser.add_argument("--memory-only", action="store_true", help="leave out everything else")
     parser.add_argument("--build", nargs=3, metavar=("FOLDER", "SOURCES", "LENGTH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.build:
         folder, sources, length = arguments.build
         build_in_this_process(Path(folder), int(sources), int(length))
+        return
+    if arguments.sources:
+        print("\n| workers | seconds |\n|---|---|")
+        for workers, taken in many_sources(arguments.sources, arguments.sequences, arguments.rounds):
+            print(f"| {workers} | {taken:.2f} |", flush=True)
         return
     if arguments.memory_only:
         print_memory(arguments.sequences)
