@@ -42,6 +42,8 @@ def order_facts(index_set: IndexSet, split: str) -> dict[str, Any]:
         "splits": canonical_split(settings.splits),
         "sources": sources if len(sources) <= _MOST_SOURCES else {"count": len(sources), "all": short(digest(sources))},
     }
+    if not settings.request(split).drop_last_partial:
+        facts["drop_last_partial"] = False
     if history:
         facts["changed_from_row"] = [change.from_sample for change in history]
     return facts

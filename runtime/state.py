@@ -155,11 +155,17 @@ def check_state(
         if shared is None:
             told = _differences(state.facts, facts)
             told = told or "shards, sequence length, seed, split or blend differ; the state does not say which"
+            remedy = "Open the corpus with the settings of the saved run"
+            if _only_epochs_differ(state.facts, facts):
+                remedy = (
+                    "Another number of samples needs other epochs, and so another order from the first row: ask for as "
+                    "many as the saved run did (the order of a prepared corpus can go on behind them: `gristmill index "
+                    "--extend`)"
+                )
             raise CorpusError(
                 f"the data state was saved at row {state.next_sample} of the stream {short(state.fingerprint)}, but "
                 f"this stream is {short(fingerprint)}: {told}. So its first "
-                f"{state.next_sample} rows are not those trained on. Open the corpus with the settings of the saved "
-                f"run, or {_override(state)}"
+                f"{state.next_sample} rows are not those trained on. {remedy}, or {_override(state)}"
             )
     if state.next_sample > rows:
         raise CorpusError(
@@ -181,6 +187,23 @@ def _override(state: StreamState) -> str:
         "pass allow_stream_change=True to TokenBatches or its set_state to go on at row "
         f"{state.next_sample} of this stream all the same"
     )
+
+
+def _only_epochs_differ(saved: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> bool:
+    """Whether two orders differ in nothing but how often the sources are gone through."""
+    if not saved or not now:
+        return False
+    first, second = ({**facts, "sources": _without_epochs(facts.get("sources"))} for facts in (saved, now))
+    return first == second
+
+
+def _without_epochs(sources: object) -> object:
+    if not isinstance(sources, Mapping):
+        return sources
+    return {
+        name: {key: fact for key, fact in value.items() if key != "epochs"} if isinstance(value, Mapping) else value
+        for name, value in sources.items()
+    }
 
 
 def _differences(saved: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str:

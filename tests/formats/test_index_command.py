@@ -28,6 +28,7 @@ def test_a_set_of_another_length_is_built(corpus: str, capsys: pytest.CaptureFix
     said = capsys.readouterr().out
     assert "train of web: " in said
     assert f"indices/{built}: train 50 samples, valid " in said
+    assert main(["verify", corpus]) == 0
 
 
 def test_the_corpus_own_set_is_extended(corpus: str, capsys: pytest.CaptureFixture[str]) -> None:

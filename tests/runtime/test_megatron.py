@@ -17,8 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from jax.sharding import SingleDeviceSharding
 
 from gristmill.formats.blend import greedy_blend, normalise
 from gristmill.formats.data_spec import DataEntry
@@ -257,8 +259,18 @@ def test_more_samples_inside_the_arrays_leave_the_rows_as_they_are(web: str, cod
     few, more = (open_(spec, samples=samples, cache_dir=tmp_path / "cache") for samples in (60, 62))
     assert (few.fingerprint, len(few), len(more)) == (more.fingerprint, 60, 62)
     np.testing.assert_array_equal(rows_of(more)[:60], rows_of(few))
-    many = open_(spec, samples=3000, cache_dir=tmp_path / "cache")
-    assert many.fingerprint != few.fingerprint, "beyond them the order is another one, which a state tells"
+    sharding = SingleDeviceSharding(jax.devices()[0])
+    before = TokenBatches(few, 4, sharding, prefetch=0)
+    next(before)
+    after = TokenBatches(more, 4, sharding, prefetch=0)
+    after.set_state(before.get_state())
+    assert after.next_sample == 4
+    many = TokenBatches(open_(spec, samples=3000, cache_dir=tmp_path / "cache"), 4, sharding, prefetch=0)
+    with pytest.raises(CorpusError, match=r"ask for as many as the saved run did \(the order of a prepared corpus can"):
+        many.set_state(before.get_state())
+    other = TokenBatches(open_(spec, samples=60, seed=9), 4, sharding, prefetch=0)
+    with pytest.raises(CorpusError, match=r"Open the corpus with the settings of the saved run, or pass allow_stream"):
+        other.set_state(before.get_state())
 
 
 def test_a_stream_can_be_delivered(web: str) -> None:
