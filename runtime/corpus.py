@@ -28,6 +28,7 @@ from gristmill.runtime.corpus_rows import (
     reopen_rows,
 )
 from gristmill.runtime.process import process_number
+from gristmill.runtime.provenance import CorpusProvenance
 from gristmill.runtime.reader import RowReader
 from gristmill.runtime.row_index import RowIndex
 from gristmill.runtime.streams import MegatronStream, PaddedMegatronStream
@@ -133,6 +134,8 @@ class Corpus:
             reader=reader,
             history=order_history(chosen, split),
             facts=order_facts(chosen, split),
+            tokenizer_fingerprint=tokenizer.fingerprint,
+            provenance=CorpusProvenance(self.folder),
         )
 
     def _missing(

@@ -6,23 +6,23 @@ corpus's own tokenizer where that is there and the `tokenizers` library is insta
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gristmill.formats.errors import CorpusError, SettingsError
+from gristmill.formats.errors import MissingExtraError, SettingsError
 from gristmill.formats.fingerprint import short
 from gristmill.formats.index_order import IndexSet
 from gristmill.formats.indexed import IndexedDataset, bin_path, idx_path
 from gristmill.formats.manifest import MANIFEST_NAME, SourceEntry
-from gristmill.formats.storage import base_name, exists, join, read_bytes
+from gristmill.formats.storage import base_name, exists, join
 from gristmill.runtime.corpus import Corpus, open_corpus
+from gristmill.runtime.decoder import Decode, open_decoder
 
 __all__ = [
     "add_arguments",
-    "Decode",
     "inspect",
     "LengthCounts",
     "run",
@@ -32,9 +32,6 @@ _SHARDS_SHOWN = 12
 _TOKENS_SHOWN = 96
 _IDS_SHOWN = 16
 _CHARACTERS_SHOWN = 160
-
-Decode = Callable[[list[int]], str]
-"""Turns ids into text."""
 
 
 @dataclass(slots=True)
@@ -218,18 +215,9 @@ def _decoder(corpus: Corpus) -> Decode | None:
     if not exists(corpus.tokenizer_path):
         return None
     try:
-        from tokenizers import Tokenizer
-    except ImportError:
+        return open_decoder(corpus.tokenizer_path)
+    except MissingExtraError:
         return None
-    try:
-        tokenizer = Tokenizer.from_str(read_bytes(corpus.tokenizer_path).decode("utf-8"))
-    except Exception as error:  # the library raises Exception itself
-        raise CorpusError(f"{corpus.tokenizer_path}: no readable tokenizer: {error}") from error
-
-    def decode(ids: list[int]) -> str:
-        return str(tokenizer.decode(ids, skip_special_tokens=False))
-
-    return decode
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ A stream is a pure function from row number to tokens; whoever reads it, in whic
 the same rows. That is bought by fixing order and size beforehand: nothing is filtered or re-weighted while training.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -11,10 +12,14 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gristmill.formats.errors import SettingsError
 from gristmill.formats.fingerprint import short
 from gristmill.formats.index_order import OrderChange
 from gristmill.formats.index_plan import LeftOut
+from gristmill.runtime.decoder import Decode, open_decoder
+from gristmill.runtime.provenance import CorpusProvenance, Origin
 from gristmill.runtime.reader import RowReader
+from gristmill.runtime.views import Selectable
 
 __all__ = ["DocumentStream", "MegatronStream", "PaddedMegatronStream", "RowPiece", "Stream"]
 
@@ -30,6 +35,8 @@ class RowPiece:
         document: number of the document in the shard.
         start: first token of the document that is taken.
         stop: one past the last.
+        origin: the record of an input file that the document was made of; None where the data do not tell.
+        text: the tokens decoded, where that was asked for. What begins or ends inside a character has U+FFFD there.
     """
 
     column: int
@@ -38,6 +45,8 @@ class RowPiece:
     document: int
     start: int
     stop: int
+    origin: Origin | None = None
+    text: str | None = None
 
 
 @runtime_checkable
@@ -47,7 +56,7 @@ class Stream(Protocol):
     Deterministic: a row holds the same tokens whenever and wherever it is read. Safe to use from many threads. Pickles
     as paths and keys. ``repr`` shows what decides the rows and no path. A stream whose rows go on from those of an
     earlier one may say so in an attribute `history`, as `MegatronStream` has it, and tell people what decides its rows
-    in another, `facts`.
+    in another, `facts`. One that has more than one way behind it says so in `ancestors`, as `StreamView` has it.
     """
 
     @property
@@ -125,7 +134,7 @@ class DocumentStream(Stream, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class MegatronStream:
+class MegatronStream(Selectable):
     """A `DocumentStream` in Megatron's order: documents, samples and sources shuffled by index arrays.
 
     Attributes:
@@ -139,6 +148,8 @@ class MegatronStream:
         history: the changes that led to this order, oldest first: phases of weights and extensions. A state of an
             earlier stream in it is taken up while its rows are the same.
         facts: what decides the rows, as a few JSON values for messages; a state carries them along.
+        tokenizer_fingerprint: of the tokenizer that made the ids; None where it is not known.
+        provenance: what says where documents came from; None for data that were not prepared by a recipe.
     """
 
     name: str
@@ -150,6 +161,8 @@ class MegatronStream:
     reader: RowReader
     history: tuple[OrderChange, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer_fingerprint: str | None = None
+    provenance: CorpusProvenance | None = None
 
     @property
     def sequence_length(self) -> int:
@@ -183,22 +196,55 @@ class MegatronStream:
         """Tokens of rows, and where another document begins; see `DocumentStream.read_documents`."""
         return self.reader.read_documents(rows)
 
-    def describe(self, row: int) -> tuple[RowPiece, ...]:
-        """Where the tokens of a row came from; see `Stream.describe`."""
+    def describe(
+        self, row: int, *, text: bool = False, tokenizer: str | os.PathLike[str] | None = None
+    ) -> tuple[RowPiece, ...]:
+        """Where the tokens of a row came from, down to the record of an input file where the corpus keeps it.
+
+        Args:
+            row: number of the row.
+            text: whether to decode the tokens too.
+            tokenizer: path or URL of the `tokenizer.json` to decode with; None takes the corpus's own.
+
+        Raises:
+            IndexError: the row does not exist.
+            SettingsError: text is wanted, but there is no tokenizer.
+            GristmillError: a file cannot be read or is not what it must be.
+        """
+        decode = self._decoder(tokenizer) if text or tokenizer is not None else None
         reader = self.reader
         pieces = reader.pieces([row])
         documents, starts = reader.documents(pieces)
-        return tuple(
-            RowPiece(
-                column=int(pieces.column[place]),
-                source=reader.index.members[int(pieces.member[place])].source,
-                shard=reader.shards[int(pieces.shard[place])].name,
-                document=int(documents[place]),
-                start=int(starts[place]),
-                stop=int(starts[place] + pieces.count[place]),
+        tokens = reader.read([row])[0] if decode is not None else None
+        found = []
+        for place in range(len(pieces)):
+            column, count = int(pieces.column[place]), int(pieces.count[place])
+            source = reader.index.members[int(pieces.member[place])].source
+            shard, document = reader.shards[int(pieces.shard[place])].name, int(documents[place])
+            known = self.provenance
+            found.append(
+                RowPiece(
+                    column=column,
+                    source=source,
+                    shard=shard,
+                    document=document,
+                    start=int(starts[place]),
+                    stop=int(starts[place]) + count,
+                    origin=None if known is None else known.origin(source, shard, document),
+                    text=None if decode is None or tokens is None else decode(tokens[column : column + count].tolist()),
+                )
             )
-            for place in range(len(pieces))
-        )
+        return tuple(found)
+
+    def _decoder(self, tokenizer: str | os.PathLike[str] | None) -> Decode:
+        if tokenizer is not None:
+            return open_decoder(tokenizer)
+        if self.provenance is None:
+            raise SettingsError(
+                f"{self!r}: its data name no tokenizer, so ids cannot be shown as text; name the tokenizer.json that "
+                "they were made with"
+            )
+        return self.provenance.decode
 
     def read_counts(self) -> dict[str, int]:
         """What has been read so far; see `gristmill.runtime.metrics.MeasuredStream`."""
