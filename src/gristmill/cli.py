@@ -85,6 +85,13 @@ def _inspect(parser: _Parser, words: list[str]) -> int:
     return inspect.run(parser.parse_args(words))
 
 
+def _trace(parser: _Parser, words: list[str]) -> int:
+    from gristmill.runtime import trace
+
+    trace.add_arguments(parser)
+    return trace.run(parser.parse_args(words))
+
+
 _COMMANDS: dict[str, tuple[str, Callable[[_Parser, list[str]], int]]] = {
     "prepare": ("prepare a corpus from a recipe", _prepare),
     "plan": ("show what a recipe will give, before anything is built", _plan),
@@ -94,6 +101,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[_Parser, list[str]], int]]] = {
     "export": ("write a corpus or anyone's data as one pair, or as raw shards with a manifest", _export),
     "verify": ("check every byte of a corpus or of anyone's data and list what is wrong", _verify),
     "inspect": ("show what a corpus, a shard or a prefix holds", _inspect),
+    "trace": ("show which documents and records a training step or sample is made of", _trace),
 }
 
 
