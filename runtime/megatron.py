@@ -6,12 +6,8 @@ price of noticing when they changed; tokens are not read.
 """
 
 import os.path
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gristmill.formats.adopted_order import AdoptedOrder, StoredMember, order_of
 from gristmill.formats.adopted_plan import OrderRequest, plan_order
@@ -25,20 +21,15 @@ from gristmill.formats.index_blend import BlendIndices
 from gristmill.formats.index_order import order_fingerprint, order_history
 from gristmill.formats.indices import MemberIndices
 from gristmill.formats.order_facts import order_facts
-from gristmill.formats.schedule import Phase
-from gristmill.formats.storage import is_local, local_path
-from gristmill.formats.token_shards import TokenShard
+from gristmill.runtime.adopted_data import absolute_entry, folder_of, phases_of, shards_of, warn_without_eod
 from gristmill.runtime.backends import Backend
 from gristmill.runtime.presets import Parity, order_departures, warn_departures
 from gristmill.runtime.process import process_number
 from gristmill.runtime.reader import RowReader
 from gristmill.runtime.row_index import Member, RowIndex
-from gristmill.runtime.shards import Shard
 from gristmill.runtime.streams import MegatronStream, PaddedMegatronStream
 
 __all__ = ["open_megatron"]
-
-_DOCUMENTS_LOOKED_AT, _SHARDS_LOOKED_AT = 32, 8
 
 
 def open_megatron(
@@ -119,7 +110,7 @@ def open_megatron(
         warn_departures(parity, order_departures(parity, seed=seed, granularity=granularity, surplus=surplus))
     entries = parse_data_spec(spec) if isinstance(spec, str) else tuple(spec)
     opening = _Opening(
-        entries=tuple(_absolute(entry) for entry in entries),
+        entries=tuple(absolute_entry(entry) for entry in entries),
         request=OrderRequest(
             sequence_length=sequence_length,
             seed=seed,
@@ -129,24 +120,22 @@ def open_megatron(
             epochs=epochs,
             surplus=surplus,
             drop_last_partial=drop_last_partial,
-            schedule=tuple(
-                Phase(start, tuple(map(float, weights))) for start, weights in sorted((schedule or {}).items())
-            ),
+            schedule=phases_of(schedule),
         ),
         unit=check_unit(granularity),
         eod_id=eod_id,
         vocabulary=vocabulary,
         caches=Caches(
-            folder=_folder(cache_dir),
-            blend_cache=_folder(blend_cache_dir),
-            blend_index=_folder(blend_index_dir),
+            folder=folder_of(cache_dir),
+            blend_cache=folder_of(blend_cache_dir),
+            blend_index=folder_of(blend_index_dir),
             foreign=foreign_caches,
             write=process_number(process_index) == 0,
         ),
     )
     sources = opening.sources()
     eod, bound = agreed_ids(sources, eod_id, vocabulary)
-    _warn_without_eod(sources, eod)
+    warn_without_eod(sources, eod)
     order = order_of(plan_order(sources, opening.request), opening.caches)
     fingerprint = order_fingerprint(order.index_set, split)
     reopen = replace(opening, fingerprint=fingerprint, stored=_stored(order))
@@ -164,24 +153,6 @@ def open_megatron(
         history=order_history(order.index_set, split),
         facts=order_facts(order.index_set, split),
     )
-
-
-def _phases(schedule: Mapping[int, Sequence[float]]) -> tuple[Phase, ...]:
-    return tuple(Phase(start, tuple(map(float, weights))) for start, weights in sorted(schedule.items()))
-
-
-def _folder(path: str | os.PathLike[str] | None) -> str | None:
-    return _absolute_path(os.fspath(path)) if path is not None and os.fspath(path) else None
-
-
-def _absolute_path(path: str) -> str:
-    return os.path.abspath(local_path(path)) if is_local(path) else path
-
-
-def _absolute(entry: DataEntry) -> DataEntry:
-    """The entry as a process in another folder would have to name it."""
-    folder = None if entry.index_folder is None else _absolute_path(entry.index_folder)
-    return replace(entry, paths=tuple(_absolute_path(path) for path in entry.paths), index_folder=folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,42 +244,4 @@ def _index_of(members: tuple[Member, ...], blend: BlendIndices | None, rows: int
 
 
 def _member(source: DataSource, indices: MemberIndices) -> Member:
-    shards = tuple(
-        Shard(
-            prefix=shard.prefix,
-            name=shard.name,
-            dtype=shard.dtype,
-            sequences=shard.sequences,
-            tokens=shard.tokens,
-            files=shard.files,
-            unit=shard.unit,
-        )
-        for shard in source.shards
-    )
-    return Member(source=source.id, shards=shards, indices=indices)
-
-
-def _warn_without_eod(sources: Sequence[DataSource], eod_id: int) -> None:
-    """Warns of each source of which no document, of some looked at, ends with the EOD."""
-    for source in sources:
-        shards = [shard for shard in source.shards if shard.tokens]
-        chosen = shards[:: max(1, len(shards) // _SHARDS_LOOKED_AT)]
-        ends = np.concatenate([_last_tokens(shard, max(1, _DOCUMENTS_LOOKED_AT // len(chosen))) for shard in chosen])
-        if len(ends) and not (ends == eod_id).any():
-            warnings.warn(
-                f"{source.id}: none of {len(ends)} documents looked at ends with eod_id={eod_id} (the first with "
-                f"{ends[0]}): another id, or the data were written without EOD, so that documents cannot be told apart",
-                stacklevel=3,
-            )
-
-
-def _last_tokens(shard: TokenShard, count: int) -> NDArray[np.int64]:
-    """The last token of up to `count` documents of a shard that are not empty."""
-    pair = shard.open()
-    bounds = pair.document_indices[np.unique(np.linspace(0, pair.num_documents, count + 1).astype(np.int64))]
-    ends = [
-        int(pair.pointers[bound]) // pair.dtype.itemsize if bound < len(pair) else pair.num_tokens for bound in bounds
-    ]
-    tokens = [int(pair.read(end - 1, 1)[0]) for end in sorted(set(ends)) if end > 0]
-    pair.close()
-    return np.array(tokens, np.int64)
+    return Member(source=source.id, shards=shards_of(source), indices=indices)
