@@ -9,6 +9,8 @@ import tomllib
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gristmill.formats.clean_settings import CleanSettings
+from gristmill.formats.clean_table import read_clean
 from gristmill.formats.errors import Problem, RecipeError, SettingsError, StorageError
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.index_plan import IndexSettings
@@ -17,7 +19,6 @@ from gristmill.formats.settings_table import SettingsTable
 from gristmill.formats.storage import read_bytes
 
 __all__ = [
-    "CleanSettings",
     "DEFAULT_SEED",
     "DEFAULT_SPLITS",
     "DEFAULT_TARGET_TOKENS",
@@ -63,23 +64,6 @@ class TokenizerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanSettings:
-    """What happens to the documents of a source before they are tokenized.
-
-    Attributes:
-        enabled: False takes every non-empty document as it is.
-        min_chars: shortest document kept, in code points; 0 for none.
-        max_chars: longest document kept, in code points; None for any.
-        exact_dedup: whether a document whose text occurred before, in any source, is dropped.
-    """
-
-    enabled: bool = True
-    min_chars: int = 0
-    max_chars: int | None = None
-    exact_dedup: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
     """One source of text.
 
@@ -120,6 +104,7 @@ class SourceSettings:
         values = asdict(self)
         for name in ("files", "weight", "max_epochs"):
             del values[name]
+        values["clean"] = self.clean.identity()
         return values
 
 
@@ -150,8 +135,9 @@ class Recipe:
         values = asdict(self)
         del values["output"]
         del values["tokenizer"]["path"]
-        for source in values["sources"]:
+        for source, own in zip(values["sources"], self.sources, strict=True):
             del source["files"]
+            source["clean"] = own.clean.identity()
         return digest(values)
 
 
@@ -200,7 +186,7 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
     )
     tokenizer = _tokenizer(top.table("tokenizer", required=True))
     defaults = top.table("defaults")
-    clean = _clean(defaults, CleanSettings())
+    clean = read_clean(defaults, CleanSettings())
     defaults.finish()
     sources = tuple(_source(table, clean) for table in top.tables("sources"))
     shards = top.table("shards")
@@ -253,26 +239,6 @@ def _tokenizer(table: SettingsTable) -> TokenizerSettings:
     return TokenizerSettings(path=path or "", eod=eod, control_text=control)
 
 
-def _clean(parent: SettingsTable, inherited: CleanSettings) -> CleanSettings:
-    """Reads `clean = false`, `clean = true` or a table that overrides what is inherited key by key."""
-    if not parent.has("clean"):
-        return inherited
-    if isinstance(parent.peek("clean"), bool):
-        on = parent.take("clean", bool)
-        base = inherited if inherited.enabled else CleanSettings()
-        return base if on else CleanSettings(enabled=False, exact_dedup=False)
-    table = parent.table("clean")
-    base = inherited if inherited.enabled else CleanSettings()
-    says = "a number of characters, 0 or more"
-    min_chars = table.take("min_chars", int, base.min_chars, rule=lambda value: value >= 0, says=says)
-    max_chars = table.take("max_chars", int, base.max_chars, rule=lambda value: value >= 0, says=says)
-    exact_dedup = table.take("exact_dedup", bool, base.exact_dedup)
-    if max_chars is not None and min_chars is not None and max_chars < min_chars:
-        table.note("max_chars", f"is {max_chars}, less than min_chars, {min_chars}; no document could pass")
-    table.finish()
-    return CleanSettings(min_chars=min_chars or 0, max_chars=max_chars, exact_dedup=bool(exact_dedup))
-
-
 def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
     source = SourceSettings(
         id=table.take("id", str, "", required=True, rule=_is_id, says=_ID_SAYS) or "",
@@ -293,7 +259,7 @@ def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
         ),
         invalid_text=table.choice("invalid_text", ("bad", "replace"), "bad"),
         expect_damaged=table.strings("expect_damaged"),
-        clean=_clean(table, clean),
+        clean=read_clean(table, clean),
     )
     if table.has("separator") and not table.has("extra_text_field"):
         table.note("separator", "joins text_field and extra_text_field, but there is no extra_text_field")

@@ -14,6 +14,7 @@ import numpy as np
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
 from gristmill.formats.storage import FileFacts
+from gristmill.pipelines.clean import clean_again
 from gristmill.pipelines.dedup import read_drops
 from gristmill.pipelines.encoders import encoder_of
 from gristmill.pipelines.job import Job
@@ -61,8 +62,7 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
         result, files = dict(early.result), dict(early.files)
         spill_digest = early_digest(job, split)
     settled = settle(job, split, spill_path(source.id, split.part, spill_digest, "doc"), kept, item_digest)
-    if settled.empty:
-        result["dropped"] = {**result["dropped"], "no_tokens": settled.empty}
+    result["dropped"] = {**result["dropped"], **settled.dropped}
     result |= settled.totals
     result["kept"] = settled.totals["documents"]
     result["spill"] = item_digest
@@ -80,6 +80,8 @@ def _spill(
     encoder = encoder_of(job)
     with SpillWriter(job, split, item_digest) as spill:
         for batch in _selected(read_split(split, source, account), kept):
+            if source.clean.enabled:
+                batch = clean_again(batch, source.clean)
             spill.add(batch.records, encoder.encode(batch.texts))
     files = spill.facts()
     result = split_result(split, account, kept=0)

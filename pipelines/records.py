@@ -59,7 +59,7 @@ class RecordAccount:
         dropped: records left out, by reason.
         bad: records left out that were bad, of those in `dropped`.
         counted: other counts by name.
-        samples: sample of what was left out: reason, where, value.
+        samples: sample of what was left out: reason, where, value, and what the rule found.
         inputs: one entry per extent: number of the input file, digest of what was read, records met by its end.
         last_bad: what was found in the last bad record.
     """
@@ -95,12 +95,13 @@ class RecordAccount:
         self.last_bad = _shown(value)
         self.drop(reason, where, value)
 
-    def drop(self, reason: str, where: Callable[[], Place], value: str) -> None:
-        """Leaves out a record by a rule that is no fault."""
+    def drop(self, reason: str, where: Callable[[], Place], value: str, found: str = "") -> None:
+        """Leaves out a record by a rule that is no fault; `found` is what the rule found in it."""
         self.dropped[reason] += 1
         if self.dropped[reason] <= SAMPLES_PER_REASON:
             place = where()
-            self.samples.append({"reason": reason, "where": place.relative + place.detail, "value": _shown(value)})
+            sample = {"reason": reason, "where": place.relative + place.detail, "value": _shown(value)}
+            self.samples.append(sample | ({"found": found} if found else {}))
 
     def samples_jsonl(self) -> bytes:
         """The sample as JSON lines, by reason."""

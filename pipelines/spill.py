@@ -7,17 +7,20 @@ decided the content: two runs never write different bytes to one name.
 """
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from gristmill.formats.fingerprint import digest
+from gristmill.formats.clean_settings import CleanSettings
+from gristmill.formats.fingerprint import canonical_json, digest
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt
-from gristmill.formats.storage import FileFacts, publish, read_bytes
+from gristmill.formats.storage import FileFacts, publish, read_bytes, remove, write_bytes
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Split
+from gristmill.pipelines.records import SAMPLES_PER_REASON
 from gristmill.tokenize.encode import EncodedBatch
 
 __all__ = [
@@ -31,6 +34,7 @@ __all__ = [
     "spill_path",
     "SPILL_STEP",
     "SpillWriter",
+    "token_rejects_path",
 ]
 
 SPILL_STEP = "spill"
@@ -49,6 +53,11 @@ _DIGITS = 12
 def spill_path(source_id: str, part: int, spill_digest: str, kind: str) -> str:
     """Path of a spill file, relative to the corpus; `kind` is "tok", "doc" or "kept"."""
     return f"spill/{source_id}/{part:05d}-{spill_digest[:_DIGITS]}.{kind}"
+
+
+def token_rejects_path(source_id: str, part: int) -> str:
+    """Path of a split's sample of documents that were dropped for their length in tokens, relative to the corpus."""
+    return f"rejected/{source_id}/{part:05d}.tokens.jsonl"
 
 
 def early_digest(job: Job, split: Split) -> str:
@@ -124,12 +133,12 @@ class Settled:
     Attributes:
         totals: tokens, documents, longest, last (tokens of the last document), control_hits and eod_in_text of the
             documents that go on.
-        empty: documents that would, but whose text gave no token.
-        files: the file that lists them, by path.
+        dropped: documents that do not, by reason: their text gave no token, or too few or too many.
+        files: the file that lists them, and a sample of what was dropped for its length, by path.
     """
 
     totals: dict[str, int]
-    empty: int
+    dropped: dict[str, int]
     files: dict[str, FileFacts]
 
 
@@ -146,13 +155,29 @@ def settle(job: Job, split: Split, documents_name: str, kept: np.ndarray | None,
     documents = np.frombuffer(read_bytes(job.path(documents_name)), DOCUMENT_DTYPE)
     lengths = documents["length"].astype(np.int64)
     goes_on = np.ones(len(documents), bool) if kept is None else np.isin(documents["record"], kept, assume_unique=True)
-    empty = int(np.count_nonzero(goes_on & (lengths == 0)))
-    goes_on &= lengths > 0
+    source = job.source_of(split)
+    dropped: dict[str, int] = {}
+    samples: list[dict[str, Any]] = []
+    for reason, breaks in _length_rules(lengths, source.clean):
+        losers = np.flatnonzero(goes_on & breaks)
+        if len(losers):
+            dropped[reason] = len(losers)
+            goes_on[losers] = False
+            where = split.extents[0].relative
+            samples += (
+                {
+                    "reason": reason,
+                    "where": f"{where}: record {documents['record'][loser]} of its split",
+                    "value": f"{max(0, lengths[loser] - 1)} tokens",
+                }
+                for loser in losers[:SAMPLES_PER_REASON]
+                if reason != "no_tokens"
+            )
     listed = np.empty(int(goes_on.sum()), KEPT_DTYPE)
     listed["start"] = (np.cumsum(lengths) - lengths)[goes_on]
     listed["record"] = documents["record"][goes_on]
     listed["length"] = lengths[goes_on]
-    name = spill_path(job.source_of(split).id, split.part, spill_digest, "kept")
+    name = spill_path(source.id, split.part, spill_digest, "kept")
     with publish(job.path(name), scratch=True) as publication:
         publication.write(listed)
     totals: dict[str, Any] = {
@@ -163,9 +188,26 @@ def settle(job: Job, split: Split, documents_name: str, kept: np.ndarray | None,
         "control_hits": documents["control_hits"][goes_on].sum(),
         "eod_in_text": documents["eod_in_text"][goes_on].sum(),
     }
-    return Settled(
-        totals={key: int(value) for key, value in totals.items()}, empty=empty, files={name: publication.facts()}
-    )
+    files = {name: publication.facts(), **_write_samples(job, split, samples)}
+    return Settled(totals={key: int(value) for key, value in totals.items()}, dropped=dropped, files=files)
+
+
+def _length_rules(lengths: np.ndarray, clean: CleanSettings) -> Iterator[tuple[str, np.ndarray]]:
+    """Each rule on lengths in tokens with the EOD, and which documents break it: [documents] bool."""
+    yield "no_tokens", lengths == 0
+    if clean.enabled and clean.min_tokens:
+        yield "min_tokens", lengths - 1 < clean.min_tokens
+    if clean.enabled and clean.max_tokens is not None:
+        yield "max_tokens", lengths - 1 > clean.max_tokens
+
+
+def _write_samples(job: Job, split: Split, samples: list[dict[str, Any]]) -> dict[str, FileFacts]:
+    """Writes the sample of what was dropped for its length in tokens, or removes that of an earlier run."""
+    name = token_rejects_path(job.source_of(split).id, split.part)
+    if samples:
+        return {name: write_bytes(job.path(name), b"".join(canonical_json(sample) + b"\n" for sample in samples))}
+    remove(job.path(name))
+    return {}
 
 
 def read_kept(job: Job, source_id: str, part: int, spill_digest: str) -> np.ndarray:

@@ -27,7 +27,7 @@ from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Plan, read_plan
 from gristmill.pipelines.scan import keys_path, rejects_path
 from gristmill.pipelines.shards import shard_item
-from gristmill.pipelines.spill import SPILL_STEP
+from gristmill.pipelines.spill import SPILL_STEP, token_rejects_path
 
 __all__ = [
     "close_clean",
@@ -40,8 +40,12 @@ __all__ = [
     "write_stage",
 ]
 
-_RULES = {"blank", "empty", "exact_duplicate", "max_chars", "min_chars", "no_tokens"}
-"""Reasons to drop a record that are rules, not faults of the record."""
+_RULES = {
+    *("blank", "empty", "exact_duplicate", "language", "max_chars", "max_tokens", "min_chars", "min_tokens"),
+    *("no_tokens", "bad_words", "c4", "contaminated", "custom", "fineweb", "gopher_quality", "gopher_repetition"),
+    "url_lists",
+}
+"""Reasons to drop a record that are rules, not faults of the record; a dot and the name of a rule may follow."""
 
 Result = dict[str, Any]
 """What a stage hands on to the next: a JSON value, kept in its receipt."""
@@ -139,7 +143,7 @@ def close_clean(job: Job, scans: list[Result], drops: list[Result]) -> Result:
         if source.clean.enabled:
             name = keys_path(source.id, split.part)
             files[name] = file_facts(job.path(name))
-        rejects.add(rejects_path(source.id, split.part))
+        rejects |= {rejects_path(source.id, split.part), token_rejects_path(source.id, split.part)}
     sweep(job, "clean", files)
     sweep(job, "rejected", rejects)
     return write_stage(job, "clean", files, {"sources": sources})
@@ -235,10 +239,14 @@ def _check_ends(job: Job, source_id: str, counted: dict[str, int]) -> None:
         )
 
 
+def _is_rule(reason: str) -> bool:
+    return reason.partition(".")[0] in _RULES
+
+
 def _check_bad(source_id: str, limit: float, totals: Result) -> None:
     records, bad = totals["records"], totals["bad"]
     if bad > limit * records:
-        faults = ((reason, count) for reason, count in totals["dropped"].items() if reason not in _RULES)
+        faults = ((reason, count) for reason, count in totals["dropped"].items() if not _is_rule(reason))
         reasons = ", ".join(f"{count} {reason}" for reason, count in faults)
         raise DataError(
             f"source {source_id!r}: {bad} of {records} records are bad ({reasons}), more than max_bad_fraction = "

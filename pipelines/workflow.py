@@ -20,6 +20,7 @@ from gristmill.formats.manifest import MANIFEST_NAME, read_manifest
 from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path, withdraw
 from gristmill.formats.recipe import Recipe
 from gristmill.formats.storage import exists, is_local, join, list_files, list_folders, local_path, remove, write_bytes
+from gristmill.pipelines.clean_pins import pin_recipe
 from gristmill.pipelines.encoders import TOKENIZER_FOLDER, prime_encoder
 from gristmill.pipelines.finish import finish, manifest_is_current
 from gristmill.pipelines.index import plan_index
@@ -103,6 +104,7 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
     wanted = _wanted_stages(recipe, options)
     check_runner(options.runner, options.flags)
     _check_output(recipe.output)
+    recipe = pin_recipe(recipe)
     plan = plan_run(recipe)
     choice = choose_runner(
         options.runner, options.flags, plan.input_bytes, len(plan.splits), max_workers=options.max_workers

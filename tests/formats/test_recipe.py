@@ -364,7 +364,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, Any]], list[str]]] = {
     ),
     "a key of clean": (
         [("defaults.clean.maxchars", 3)],
-        ['defaults.clean.maxchars: is not a known key; did you mean "max_chars"? known here: exact_dedup, max_char'],
+        ['defaults.clean.maxchars: is not a known key; did you mean "max_chars"? known here: bad_words, c4, con'],
     ),
     "a key of defaults": (
         [("defaults.min_chars", 3)],
@@ -426,7 +426,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, Any]], list[str]]] = {
     ),
     "a key of a split": (
         [("index", {"sequence_length": 8, "test": {"sample": 8}})],
-        ['index.test.sample: is not a known key; did you mean "samples"? known here: epochs, samples, tokens'],
+        ['index.test.sample: is not a known key; did you mean "samples"? known here: drop_last_partial, epochs, samples, tokens'],
     ),
     "index": ([("index", True)], ["index: is true; it must be a table", "index.sequence_length: is missing"]),
     "a misspelt table": (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.formats.recipe import CleanSettings
+from gristmill.formats.clean_settings import CleanSettings
 from gristmill.pipelines.clean import clean_batch
 from gristmill.pipelines.records import Batch, RecordAccount
 
@@ -60,5 +60,5 @@ def test_what_is_left_out_is_counted_and_sampled() -> None:
 def test_every_document_is_kept_or_counted(texts: list[str], shortest: int, longest: int) -> None:
     found, account = clean(texts, min_chars=shortest, max_chars=longest)
     assert len(found.texts) + sum(account.dropped.values()) == len(texts)
-    assert found.texts == [text for text in texts if shortest <= len(text) <= longest and not text.isspace()]
+    assert found.texts == [text for text in texts if shortest <= len(text) <= longest and text.strip()]
     assert [texts[record - 10] for record in found.records] == found.texts
