@@ -17,10 +17,11 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from numpy.typing import NDArray
 
 from gristmill.formats.errors import SettingsError
-from gristmill.runtime.boundaries import cumulative_lengths, segment_bound
+from gristmill.runtime.boundaries import segment_bound
 from gristmill.runtime.delivery import BatchPlan
-from gristmill.runtime.fields import CU_SEQLENS, FIELD_NAMES, FieldOptions, check_ids, padding_of, segment_starts
+from gristmill.runtime.fields import CU_SEQLENS, FIELD_NAMES, FieldOptions, check_ids, padding_of
 from gristmill.runtime.raw_rows import RawRows
+from gristmill.runtime.segment_lengths import listed_starts, segment_lengths
 
 __all__ = ["DeviceFields", "POSITION_CARRY", "SEGMENT_CARRY", "VALID_LENGTH"]
 
@@ -111,13 +112,15 @@ class DeviceFields:
         valid = np.full(shape[0], shape[1], np.int32) if raw.valid_length is None else raw.valid_length.astype(np.int32)
         batch = {"inputs": plan.deliver(inputs), "targets": plan.deliver(targets), VALID_LENGTH: plan.deliver(valid)}
         more = self._more
+        if not more:
+            return batch
+        starts = raw.starts if options.boundaries == "index" else None
+        listed = listed_starts(raw.tokens, self._eod_id, starts)
         if CU_SEQLENS in more:
-            kept = segment_starts(inputs, self._eod_id, options, starts=raw.starts, padding=padding, rows=raw.rows)
-            lengths = cumulative_lengths(kept, raw.valid_length, options.segments(shape[1]))
+            lengths = segment_lengths(listed, raw.rows, shape[1], raw.valid_length, options)
             return batch | {CU_SEQLENS: more[CU_SEQLENS].deliver(lengths)}
-        if more:
-            carries = _carries(inputs, self._eod_id, self._runs)
-            batch |= {name: one.deliver(carries[name]) for name, one in more.items()}
+        carries = _carries(listed, *shape, self._runs)
+        batch |= {name: one.deliver(carries[name]) for name, one in more.items()}
         return batch
 
     def expand(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -233,23 +236,23 @@ def _from_lengths(lengths: jax.Array, first: jax.Array, run: int) -> tuple[jax.A
     return starts.reshape(*segment.shape, run), segment, start
 
 
-def _carries(inputs: NDArray[np.integer], eod_id: int, first: NDArray[np.int64]) -> dict[str, NDArray[np.int32]]:
-    """Segment and position of some columns of each row, segments beginning behind each EOD.
+def _carries(
+    listed: NDArray[np.int64], rows: int, length: int, first: NDArray[np.int64]
+) -> dict[str, NDArray[np.int32]]:
+    """Segment and position of some columns of each row.
 
     Args:
-        inputs: integer [R, L].
-        eod_id: id that closes a document.
+        listed: where segments begin, as from `listed_starts`.
+        rows: R.
+        length: L.
         first: int64 [C], the columns.
 
     Returns:
         int32 [R, C] each.
     """
-    rows, length = inputs.shape
-    row, column = np.nonzero(inputs[:, :-1] == eod_id)
-    starts = row * length + column + 1  # ascending, over all rows
-    begin = np.arange(rows)[:, None] * length
-    before = np.searchsorted(starts, begin)
-    upto = np.searchsorted(starts, begin + first, side="right")
-    last = np.append(starts, 0)[upto - 1] - begin
+    begin = np.arange(rows)[:, None] * (length + 1)
+    before = np.searchsorted(listed, begin)
+    upto = np.searchsorted(listed, begin + first, side="right")
+    last = np.append(listed, 0)[upto - 1] - begin
     position = np.where(upto > before, first - last, first)
     return {SEGMENT_CARRY: (upto - before + 1).astype(np.int32), POSITION_CARRY: position.astype(np.int32)}
