@@ -13,6 +13,7 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 
 from gristmill.formats.split import SPLITS
+from gristmill.pipelines.beam_near import near_losers
 from gristmill.pipelines.dedup import later_copies, write_drops
 from gristmill.pipelines.encode import encode_split
 from gristmill.pipelines.finish import finish
@@ -165,7 +166,7 @@ def _losers(group: tuple[int, Iterable[bytes]]) -> list[tuple[int, bytes]]:
 def _drops(joined: tuple[int, dict[str, Iterable[Any]]], job: Job) -> tuple[Report, Report]:
     _, parts = joined
     split, report = next(iter(parts["scanned"]))
-    return report, write_drops(job, split, parts["losers"])
+    return report, write_drops(job, split, parts["losers"], parts.get("near", ()))
 
 
 def _close_clean(job: Job, reports: list[tuple[Report, Report]]) -> Any:
@@ -181,11 +182,10 @@ def _clean(done: Any, job: Job) -> Any:
         | "Clean: later copies" >> beam.FlatMap(_losers).with_output_types(tuple[int, bytes])
     )
     numbered = scanned | "Clean: number" >> beam.Map(_numbered).with_output_types(tuple[int, Any])
-    dropped = (
-        {"scanned": numbered, "losers": losers}
-        | "Clean: by split" >> beam.CoGroupByKey()
-        | "Clean: drops" >> beam.Map(_drops, job)
-    )
+    parts = {"scanned": numbered, "losers": losers}
+    if job.recipe.near_dedup is not None:
+        parts["near"] = near_losers(scanned, job)
+    dropped = parts | "Clean: by split" >> beam.CoGroupByKey() | "Clean: drops" >> beam.Map(_drops, job)
     return _close(dropped, "Clean", _close_clean, job)
 
 

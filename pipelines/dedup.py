@@ -1,4 +1,4 @@
-"""Exact deduplication: of all documents with one text, the one that ranks first stays.
+"""Exact deduplication, and what both kinds of it leave: of all documents with one text, the one that ranks first stays.
 
 Rank is the order of the recipe (source, then input file, then position), so the survivor never depends on runner,
 workers or the order in which groups arrive. Only packed keys come here; who loses goes back to its split as a list of
@@ -44,25 +44,30 @@ def later_copies(groups: Iterable[bytes]) -> list[tuple[int, bytes]]:
     return [(int(number), piece.tobytes()) for number, piece in zip(splits, pieces, strict=True)] if len(splits) else []
 
 
-def write_drops(job: Job, split: Split, losers: Iterable[bytes]) -> dict[str, object]:
+def write_drops(
+    job: Job, split: Split, losers: Iterable[bytes], near_losers: Iterable[bytes] = ()
+) -> dict[str, object]:
     """Writes a split's list of dropped records.
 
     Args:
         job: the run.
         split: the split.
-        losers: packed uint32 record numbers, in any order and any cut.
+        losers: packed uint32 record numbers of copies, in any order and any cut.
+        near_losers: those of near duplicates; one that is a copy too counts as that.
 
     Returns:
-        Split number, path, size and digest of the list, and its length.
+        Split number, path, size and digest of the list, and how many copies and near duplicates are on it.
     """
-    records = np.sort(np.frombuffer(b"".join(losers), "<u4"))
+    copies = np.unique(np.frombuffer(b"".join(losers), "<u4"))
+    records = np.union1d(copies, np.frombuffer(b"".join(near_losers), "<u4"))
     name = drops_path(job.source_of(split).id, split.part)
     facts = write_bytes(job.path(name), records.tobytes())
     return {
         "number": split.number,
         "source": split.source,
         "part": split.part,
-        "copies": len(records),
+        "copies": len(copies),
+        "near": len(records) - len(copies),
         "file": {"path": name, "size": facts.size, "sha256": facts.sha256},
     }
 

@@ -74,6 +74,11 @@ class Job:
         """Whether a split is encoded while it is scanned."""
         return self.encodes_early and self.wants(split.source)
 
+    def near(self, split: Split) -> bool:
+        """Whether a split is searched for near duplicates."""
+        settings = self.recipe.near_dedup
+        return settings is not None and split.source in settings.sources
+
     def path(self, *parts: str) -> str:
         """Path of a file of the corpus."""
         return join(self.corpus, *parts)
@@ -140,6 +145,7 @@ def stage_settings(recipe: Recipe, plan: Plan, tokenizer: str) -> dict[str, dict
             "version": _CLEAN_VERSION,
             "plan": plan.digest(),
             "sources": {source.id: source.identity() for source in recipe.sources},
+            **({} if recipe.near_dedup is None else {"near_dedup": asdict(recipe.near_dedup)}),
         },
         "tokenize": {
             "version": _TOKENIZE_VERSION,

@@ -10,12 +10,15 @@ from functools import partial
 from typing import Any, Protocol
 
 from gristmill.formats.split import SPLITS
+from gristmill.pipelines.clusters import losers_by_split
 from gristmill.pipelines.dedup import later_copies, write_drops
 from gristmill.pipelines.encode import encode_split
 from gristmill.pipelines.finish import finish
 from gristmill.pipelines.index import blend_split, close_blend, close_index, index_member, plan_index
 from gristmill.pipelines.item_pool import ItemPool
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.near_pairs import partition_pairs
+from gristmill.pipelines.near_verify import verify_pairs
 from gristmill.pipelines.plan import Split, read_plan
 from gristmill.pipelines.scan import partition_keys, scan_split
 from gristmill.pipelines.shards import assemble_shard, plan_shards
@@ -75,9 +78,26 @@ def _clean(job: Job, splits: Sequence[Split], do: _Map) -> None:
     for keys_of_group in groups.values():
         for number, records in later_copies(keys_of_group):
             losers.setdefault(number, []).append(records)
-    drops = [write_drops(job, split, losers.get(split.number, [])) for split in wanted]
+    near = _near_losers(job, wanted, do)
+    drops = [write_drops(job, split, losers.get(split.number, []), near.get(split.number, [])) for split in wanted]
     if job.source is None:
         close_clean(job, scans, drops)
+
+
+def _near_losers(job: Job, splits: Sequence[Split], do: _Map) -> dict[int, list[bytes]]:
+    """The near duplicates of each split, by its number; one partition of keys at a time, so that memory is bounded."""
+    if not any(job.near(split) for split in splits):
+        return {}
+    pairs: dict[int, list[bytes]] = {}
+    for found in do(partial(partition_pairs, job, splits), range(job.partitions)):
+        for number, packed in found:
+            pairs.setdefault(number, []).append(packed)
+    edges = do(partial(_verify, job), sorted(pairs.items()))
+    return {number: [records] for number, records in losers_by_split(edges)}
+
+
+def _verify(job: Job, pairs: tuple[int, list[bytes]]) -> bytes:
+    return verify_pairs(job, *pairs)
 
 
 def _tokenize(job: Job, splits: Sequence[Split], do: _Map) -> None:

@@ -44,6 +44,7 @@ def known_keys() -> dict[str, set[str]]:
         "defaults": {"clean": odd, **odd},
         "sources": [{"clean": odd, **odd}],
         "shards": odd,
+        "near_dedup": odd,
         "index": {"valid": odd, "test": odd, "schedule": [odd], **odd},
         **odd,
     }
@@ -65,6 +66,7 @@ HEADINGS = {
     "sources.clean": "## `[defaults.clean]` and `clean` of a source",
     "sources": "## `[[sources]]`",
     "shards": "## `[shards]`",
+    "near_dedup": "## `[near_dedup]`",
     "index": "## `[index]`",
     "index.schedule": "## `[[index.schedule]]`",
 }
