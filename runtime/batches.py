@@ -40,6 +40,9 @@ of `FIELD_NAMES`, each int32 [G, L], or [k, G / k, L]."""
 Place = Literal["host", "device"]
 """Where fields are made: by NumPy before they go to the devices, or by the training step."""
 
+LastBatch = Literal["drop", "pad"]
+"""What becomes of the last rows of a stream where they are fewer than a batch has."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +54,8 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
     interpreter ends, stops its thread too.
 
     Ends with StopIteration, on all processes at the same step, once fewer than G rows remain; `next_sample` then stays
-    where it is and `leftover_rows` says how many rows were not delivered.
+    where it is and `leftover_rows` says how many rows were not delivered. With ``last_batch="pad"`` they are one more
+    batch, filled up with padding, so that each row is delivered exactly once.
 
     It saves and loads itself as an item of Orbax's `save_checkpointables` and `load_checkpointables`, and through
     `DataSave` and `DataRestore` as one of a `CheckpointManager`.
@@ -61,6 +65,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         options: how the fields are made.
         plan: which rows this process reads, and how they reach its devices.
         next_sample: rows delivered so far, which is the number of the first row of the next batch.
+        real_rows: how many rows of the batch delivered last are rows of the stream: G, but for a padded one.
 
     Examples:
         >>> batches = TokenBatches(stream, 64, NamedSharding(mesh, P("data")))  # doctest: +SKIP
@@ -84,6 +89,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         naming: Naming = "maxtext",
         microbatches: int | None = None,
         zigzag: bool = False,
+        last_batch: LastBatch = "drop",
         prefetch: int = 2,
         allow_stream_change: bool = False,
         close_seconds: float = 5.0,
@@ -104,6 +110,8 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
                 in the order of the stream; None: as [G, L]. The state counts rows, so it may differ when resuming.
             zigzag: deliver every field with its columns in zig-zag order (`zigzag_columns`), for as many parts as the
                 sharding splits the sequence into. Segments and positions are those of the row as it was.
+            last_batch: what becomes of the last rows where they are fewer than G: ``drop`` leaves them out; ``pad``
+                makes a batch of them that ends in rows of padding: token, segment and position 0, no part in the loss.
             prefetch: how many batches are made ahead, at least 0. Each holds the arrays of this process's rows, as
                 `element_spec` has them. 0 makes each batch when it is asked for, without a thread.
             allow_stream_change: let `set_state` take up the state of another stream, at the same row number.
@@ -119,16 +127,20 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
             raise SettingsError(f"prefetch must be a whole number of batches of at least 0, not {prefetch!r}")
         self.plan = plan_batch(sharding, global_batch, stream.sequence_length, microbatches=microbatches, zigzag=zigzag)
-        if global_batch > len(stream):
+        if last_batch not in get_args(LastBatch):
+            names = " or ".join(map(repr, get_args(LastBatch)))
+            raise SettingsError(f"last_batch must be {names}, not {last_batch!r}")
+        self._fewest = 1 if last_batch == "pad" else global_batch  # rows that make a batch
+        if len(stream) < self._fewest:
             raise SettingsError(
                 f"global_batch {global_batch} is more than the {len(stream)} rows of the stream, so there would be no "
-                "batch at all; lower it or build an index set with more samples"
+                'batch at all; lower it, build an index set with more samples, or pad the batch with last_batch="pad"'
             )
         self.stream = stream
         self.options = FieldOptions() if options is None else options
-        self._reader = RawReader(stream, self.options)
+        self._reader = RawReader(stream, self.options, pad=last_batch == "pad")
         self._fields = _maker(stream, self.plan, self.options, fields, check_naming(naming))
-        self.next_sample = 0
+        self.next_sample = self.real_rows = 0
         self._prefetch = prefetch
         self._allow_stream_change = allow_stream_change
         self._close_seconds = close_seconds
@@ -143,7 +155,8 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
     @property
     def leftover_rows(self) -> int:
         """Rows at the end of the stream that no batch from here on will hold: less than G."""
-        return max(0, len(self.stream) - self.next_sample) % self.global_batch
+        left = max(0, len(self.stream) - self.next_sample) % self.global_batch
+        return left if left < self._fewest else 0
 
     @property
     def element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -187,7 +200,8 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
                 tries the same rows again.
         """
         self._assert_not_closed()
-        if len(self.stream) - self.next_sample < self.global_batch:
+        rows = min(self.global_batch, len(self.stream) - self.next_sample)
+        if rows < self._fewest:
             self._stop()
             _log.info("the stream ends: %d rows delivered, %d left over", self.next_sample, self.leftover_rows)
             raise StopIteration
@@ -195,7 +209,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         try:
             if self._prefetch:
                 self.start_prefetch()
-                awaited = range(self.next_sample, self.next_sample + self.global_batch)
+                awaited = range(self.next_sample, self.next_sample + rows)
                 reports = StallReports(self.stream, awaited, self._stall_seconds)
                 batch, loss_tokens = self._prefetcher.get(reports)  # type: ignore[union-attr]  # start_prefetch made one
             else:
@@ -207,7 +221,8 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
             self._stop()
             raise
         self._metrics.add(self.next_sample, loss_tokens, time.monotonic() - began)
-        self.next_sample += self.global_batch
+        self.next_sample += rows
+        self.real_rows = rows
         return batch
 
     def metrics(self) -> dict[str, int | float]:
@@ -224,7 +239,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
         self._assert_not_closed()
         if self._prefetcher is None and self._prefetch:
             self._prefetcher = Prefetcher(
-                _batches(self._reader, self._fields, self.next_sample),
+                _batches(self._reader, self._fields, self.next_sample, self._fewest),
                 self._prefetch,
                 name=f"gristmill prefetch of {self.stream!r}",
                 close_seconds=self._close_seconds,
@@ -268,6 +283,7 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
             facts=getattr(self.stream, "facts", None),
             options=asdict(self.options),
             history=getattr(self.stream, "history", ()),
+            ancestors=getattr(self.stream, "ancestors", None),
             allow_stream_change=self._allow_stream_change if allow_stream_change is None else allow_stream_change,
         )
         self._stop()
@@ -302,13 +318,13 @@ class TokenBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships 
 
     def _get_next_index(self) -> int:
         batch, rest = divmod(self.next_sample, self.global_batch)
-        if rest:
+        if rest and self.next_sample < len(self.stream):
             raise ValueError(f"row {self.next_sample} is no start of a batch of {self.global_batch}")
-        return batch
+        return batch + (rest > 0)
 
     def _set_next_index(self, index: int) -> None:
         self._stop()
-        self.next_sample = index * self.global_batch
+        self.next_sample = min(index * self.global_batch, len(self.stream))
 
 
 def _maker(
@@ -340,8 +356,8 @@ def _make_batch(reader: RawReader, fields: HostFields | DeviceFields, first: int
 
 
 def _batches(
-    reader: RawReader, fields: HostFields | DeviceFields, first: int
+    reader: RawReader, fields: HostFields | DeviceFields, first: int, fewest: int
 ) -> Generator[tuple[Batch, int], None, None]:
-    while first + fields.plan.global_batch <= len(reader.stream):
+    while len(reader.stream) - first >= fewest:
         yield _make_batch(reader, fields, first)
         first += fields.plan.global_batch

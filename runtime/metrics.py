@@ -7,6 +7,7 @@ the rows that it reads, which are not all rows of the job.
 
 import threading
 from collections import Counter
+from collections.abc import Sized
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -64,19 +65,20 @@ class ReadCounts:
 class BatchMetrics:
     """Adds up the batches that were handed to a training loop. Safe to use from many threads."""
 
-    def __init__(self, stream: object, rows: NDArray[np.int64], sequence_length: int) -> None:
+    def __init__(self, stream: Sized, rows: NDArray[np.int64], sequence_length: int) -> None:
         """Starts at zero.
 
         Args:
             stream: where the rows come from; a `MeasuredStream` where it can say more than that.
-            rows: int64 [R], the rows of a batch that this process reads, counted from the batch's first.
+            rows: int64 [R], ascending: the rows of a batch that this process reads, counted from the batch's first.
+                Those behind the end of the stream, which pad a last batch, are not counted.
             sequence_length: L.
         """
         self._stream = stream
         self._rows = rows
-        self._tokens = len(rows) * sequence_length
+        self._sequence_length = sequence_length
         self._lock = threading.Lock()
-        self._batches = self._loss_tokens = 0
+        self._batches = self._samples = self._loss_tokens = 0
         self._wait = self._last_wait = self._longest_wait = 0.0
         self._uncounted: list[int] = []  # first rows of batches
         self._sources: Counter[str] = Counter()
@@ -91,6 +93,7 @@ class BatchMetrics:
         """
         with self._lock:
             self._batches += 1
+            self._samples += len(self._held(first))
             self._loss_tokens += loss_tokens
             self._wait += waited_seconds
             self._last_wait = waited_seconds
@@ -110,8 +113,8 @@ class BatchMetrics:
             self._count_sources()
             found: dict[str, int | float] = {
                 "batches": self._batches,
-                "samples": self._batches * len(self._rows),
-                "tokens": self._batches * self._tokens,
+                "samples": self._samples,
+                "tokens": self._samples * self._sequence_length,
                 "loss_tokens": self._loss_tokens,
                 "wait_seconds": self._wait,
                 "last_wait_seconds": self._last_wait,
@@ -121,9 +124,14 @@ class BatchMetrics:
 
     def _count_sources(self) -> None:
         if self._uncounted and isinstance(self._stream, MeasuredStream):
-            rows = np.add.outer(np.array(self._uncounted, np.int64), self._rows).ravel()
-            self._sources.update(self._stream.rows_by_source(rows))
+            rows = [first + self._held(first) for first in self._uncounted]
+            self._sources.update(self._stream.rows_by_source(np.concatenate(rows)))
         self._uncounted.clear()
+
+    def _held(self, first: int) -> NDArray[np.int64]:
+        """The rows of a batch that this process reads and that the stream has, counted from the batch's first."""
+        left = len(self._stream) - first
+        return self._rows if not len(self._rows) or left > self._rows[-1] else self._rows[self._rows < left]
 
 
 def count_loss_tokens(

@@ -73,14 +73,20 @@ class RawReader:
         options: how fields will be made.
     """
 
-    def __init__(self, stream: Stream, options: FieldOptions) -> None:
+    def __init__(self, stream: Stream, options: FieldOptions, *, pad: bool = False) -> None:
         """Looks at what the stream knows; reads nothing.
+
+        Args:
+            stream: where the rows come from.
+            options: how fields will be made.
+            pad: whether rows behind the end of the stream are padding, tokens of 0 that hold no data.
 
         Raises:
             SettingsError: documents are to be told apart by the index, and the stream has none.
         """
         self.stream = stream
         self.options = options
+        self._pad = pad
         self._documents = stream if options.boundaries == "index" and isinstance(stream, DocumentStream) else None
         self._padded = stream if isinstance(stream, PaddedStream) else None
         if options.boundaries == "index" and self._documents is None:
@@ -94,16 +100,32 @@ class RawReader:
         """Reads rows.
 
         Args:
-            rows: integer [R], 0 to ``len(stream) - 1``.
+            rows: integer [R], 0 to ``len(stream) - 1``, or with `pad` any from 0 on.
 
         Raises:
             IndexError: a row does not exist.
             GristmillError: as `Stream.read`.
         """
+        if self._pad and rows.size and int(rows.max()) >= len(self.stream):
+            return self._padded_rows(rows)
         starts = None
         if self._documents is not None:
             tokens, starts = self._documents.read_documents(rows)
         else:
             tokens = self.stream.read(rows)
         valid_length = None if self._padded is None else self._padded.valid_length(rows)
+        return RawRows(rows=rows, tokens=tokens, starts=starts, valid_length=valid_length)
+
+    def _padded_rows(self, rows: NDArray[np.integer]) -> RawRows:
+        """Rows of which some lie behind the end of the stream."""
+        held = rows < len(self.stream)
+        found = self.read(rows[held])
+        width = found.tokens.shape[1]
+        tokens = np.zeros((len(rows), width), found.tokens.dtype)
+        tokens[held] = found.tokens
+        starts = None if found.starts is None else np.zeros(tokens.shape, np.bool_)
+        if starts is not None:
+            starts[held] = found.starts
+        valid_length = np.zeros(len(rows), np.int64)
+        valid_length[held] = width - 1 if found.valid_length is None else found.valid_length
         return RawRows(rows=rows, tokens=tokens, starts=starts, valid_length=valid_length)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from gristmill.formats.errors import CorpusError, FormatError
 from gristmill.formats.fingerprint import short
 from gristmill.formats.index_order import OrderChange
+from gristmill.runtime.row_map import rows_before
 
 __all__ = ["check_state", "HasState", "StreamState", "VERSION"]
 
@@ -122,6 +123,7 @@ def check_state(
     facts: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     history: Sequence[OrderChange] = (),
+    ancestors: Mapping[str, int] | None = None,
     allow_stream_change: bool = False,
 ) -> None:
     """Whether a state may be taken up by a stream: by the one it was saved of, or by one that goes on from it.
@@ -135,6 +137,7 @@ def check_state(
         options: the field options now, likewise.
         history: the changes that led to the stream, oldest first. A state of an earlier stream is taken up if no change
             since then touches a row that was delivered.
+        ancestors: the same by fingerprint, with how many rows are shared; None takes what `history` says.
         allow_stream_change: accept a state of another stream: the run goes on at the same row number of this one.
 
     Raises:
@@ -144,7 +147,7 @@ def check_state(
     Warns:
         UserWarning: the fields are made with other options from here on.
     """
-    shared = _shared_rows(state.fingerprint, history)
+    shared = (rows_before(history) if ancestors is None else ancestors).get(state.fingerprint)
     if state.fingerprint != fingerprint and not allow_stream_change:
         if shared is not None and state.next_sample > shared:
             raise CorpusError(
@@ -228,13 +231,3 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def _value(facts: Mapping[str, Any], key: str) -> str:
     return json.dumps(facts[key]) if key in facts else "not there"
-
-
-def _shared_rows(fingerprint: str, history: Sequence[OrderChange]) -> int | None:
-    """How many rows an earlier stream of a history shares with the newest; None where it is not in it."""
-    rows: int | None = None
-    for change in reversed(history):
-        rows = change.from_sample if rows is None else min(rows, change.from_sample)
-        if change.parent == fingerprint:
-            return rows
-    return None
