@@ -6,7 +6,7 @@ the same rows. That is bought by fixing order and size beforehand: nothing is fi
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,8 +20,9 @@ from gristmill.runtime.decoder import Decode, open_decoder
 from gristmill.runtime.provenance import CorpusProvenance, Origin
 from gristmill.runtime.reader import RowReader
 from gristmill.runtime.views import Selectable
+from gristmill.runtime.window_reader import WindowReader
 
-__all__ = ["DocumentStream", "MegatronStream", "PaddedMegatronStream", "RowPiece", "Stream"]
+__all__ = ["DocumentStream", "MegatronStream", "PaddedMegatronStream", "ReaderStream", "RowPiece", "Stream"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +135,8 @@ class DocumentStream(Stream, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class MegatronStream(Selectable):
-    """A `DocumentStream` in Megatron's order: documents, samples and sources shuffled by index arrays.
+class ReaderStream(Selectable):
+    """A `DocumentStream` whose rows a reader finds in shards: what all streams over token files share.
 
     Attributes:
         name: of the corpus.
@@ -158,7 +159,7 @@ class MegatronStream(Selectable):
     eod_id: int
     vocabulary: int | None
     left_out: tuple[LeftOut, ...]
-    reader: RowReader
+    reader: RowReader | WindowReader
     history: tuple[OrderChange, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     tokenizer_fingerprint: str | None = None
@@ -212,29 +213,22 @@ class MegatronStream(Selectable):
             GristmillError: a file cannot be read or is not what it must be.
         """
         decode = self._decoder(tokenizer) if text or tokenizer is not None else None
-        reader = self.reader
-        pieces = reader.pieces([row])
-        documents, starts = reader.documents(pieces)
-        tokens = reader.read([row])[0] if decode is not None else None
-        found = []
-        for place in range(len(pieces)):
-            column, count = int(pieces.column[place]), int(pieces.count[place])
-            source = reader.index.members[int(pieces.member[place])].source
-            shard, document = reader.shards[int(pieces.shard[place])].name, int(documents[place])
-            known = self.provenance
-            found.append(
-                RowPiece(
-                    column=column,
-                    source=source,
-                    shard=shard,
-                    document=document,
-                    start=int(starts[place]),
-                    stop=int(starts[place]) + count,
-                    origin=None if known is None else known.origin(source, shard, document),
-                    text=None if decode is None or tokens is None else decode(tokens[column : column + count].tolist()),
-                )
+        tokens = self.read([row])[0] if decode is not None else None
+        known = self.provenance
+        return tuple(
+            replace(
+                piece,
+                origin=None if known is None else known.origin(piece.source, piece.shard, piece.document),
+                text=None
+                if decode is None or tokens is None
+                else decode(tokens[piece.column : piece.column + piece.stop - piece.start].tolist()),
             )
-        return tuple(found)
+            for piece in self._pieces(row)
+        )
+
+    def _pieces(self, row: int) -> list[RowPiece]:
+        """Where the tokens of a row lie, from left to right."""
+        raise NotImplementedError
 
     def _decoder(self, tokenizer: str | os.PathLike[str] | None) -> Decode:
         if tokenizer is not None:
@@ -261,6 +255,41 @@ class MegatronStream(Selectable):
     def close(self) -> None:
         """Closes the files; may be called twice. A later read opens them again."""
         self.reader.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class MegatronStream(ReaderStream):
+    """A `DocumentStream` in Megatron's order: documents, samples and sources shuffled by index arrays.
+
+    Attributes:
+        reader: what reads the rows.
+    """
+
+    reader: RowReader
+
+    def _pieces(self, row: int) -> list[RowPiece]:
+        reader = self.reader
+        pieces = reader.pieces([row])
+        documents, starts = reader.documents(pieces)
+        return [
+            RowPiece(
+                column=column,
+                source=reader.index.members[member].source,
+                shard=reader.shards[shard].name,
+                document=document,
+                start=start,
+                stop=start + count,
+            )
+            for column, member, shard, document, start, count in zip(
+                pieces.column.tolist(),
+                pieces.member.tolist(),
+                pieces.shard.tolist(),
+                documents.tolist(),
+                starts.tolist(),
+                pieces.count.tolist(),
+                strict=True,
+            )
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

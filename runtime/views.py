@@ -4,9 +4,10 @@ A view changes which row of the other stream each of its own is, by arithmetic a
 nothing and keeps what the other can do. What was left out is part of the fingerprint; how many rows there are is not.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,10 +19,7 @@ from gristmill.formats.index_plan import LeftOut
 from gristmill.runtime.row_map import RowMap, Skips, rows_before
 
 if TYPE_CHECKING:
-    from gristmill.runtime.streams import MegatronStream, RowPiece
-    from gristmill.runtime.window_stream import WindowStream
-
-    _Stream: TypeAlias = MegatronStream | WindowStream
+    from gristmill.runtime.streams import ReaderStream, RowPiece
 
 __all__ = ["PaddedView", "Selectable", "StreamView", "view_of"]
 
@@ -47,7 +45,7 @@ class Selectable:
             SettingsError: there are no such rows, or no row would remain.
         """
         stream, rows = _parts(self)
-        count = len(cast("_Stream", self))
+        count = len(cast("ReaderStream", self))
         for value in (first, last):
             if isinstance(value, bool) or not isinstance(value, int | np.integer):
                 raise SettingsError(f"rows to skip are whole numbers, not {value!r}")
@@ -73,17 +71,17 @@ class Selectable:
             SettingsError: there are not as many.
         """
         stream, mapping = _parts(self)
-        count = len(cast("_Stream", self))
+        count = len(cast("ReaderStream", self))
         if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or not 1 <= rows <= count:
             raise SettingsError(f"{rows!r} rows cannot be taken: the rule is 1 to {count}, the rows there are")
         return view_of(stream, Skips() if mapping is None else mapping, int(rows))
 
 
-def _parts(stream: Selectable) -> "tuple[_Stream, RowMap | None]":
+def _parts(stream: Selectable) -> "tuple[ReaderStream, RowMap | None]":
     """The stream that a view is of, and which of its rows; a stream itself has no view."""
     if isinstance(stream, StreamView):
         return stream.stream, stream.rows
-    return cast("_Stream", stream), None
+    return cast("ReaderStream", stream), None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -96,7 +94,7 @@ class StreamView(Selectable):
         count: number of rows.
     """
 
-    stream: "_Stream"
+    stream: "ReaderStream"
     rows: RowMap
     count: int
 
@@ -155,6 +153,11 @@ class StreamView(Selectable):
         return self.stream.vocabulary
 
     @property
+    def tokenizer_fingerprint(self) -> str | None:
+        """Of the tokenizer that made the ids; None where it is not known."""
+        return self.stream.tokenizer_fingerprint
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """Names of the sources that take part in the other stream."""
         return self.stream.sources
@@ -201,9 +204,11 @@ class StreamView(Selectable):
         """Tokens of rows, and where another document begins; see `DocumentStream.read_documents`."""
         return self.stream.read_documents(self.base_rows(rows))
 
-    def describe(self, row: int) -> "tuple[RowPiece, ...]":
-        """Where the tokens of a row came from; see `Stream.describe`."""
-        return self.stream.describe(int(self.base_rows([row])[0]))
+    def describe(
+        self, row: int, *, text: bool = False, tokenizer: str | os.PathLike[str] | None = None
+    ) -> "tuple[RowPiece, ...]":
+        """Where the tokens of a row came from; see `ReaderStream.describe`."""
+        return self.stream.describe(int(self.base_rows([row])[0]), text=text, tokenizer=tokenizer)
 
     def read_counts(self) -> dict[str, int]:
         """What the other stream has read so far; see `gristmill.runtime.metrics.MeasuredStream`."""
@@ -231,7 +236,7 @@ class PaddedView(StreamView):
         return cast("Any", self.stream).valid_length(self.base_rows(rows))  # type: ignore[no-any-return]  # `view_of` saw it
 
 
-def view_of(stream: "_Stream", rows: RowMap, count: int) -> StreamView:
+def view_of(stream: "ReaderStream", rows: RowMap, count: int) -> StreamView:
     """A stream of some rows of another, which knows what the other knows."""
     kind = PaddedView if hasattr(stream, "valid_length") else StreamView
     return kind(stream, rows, count)

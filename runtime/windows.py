@@ -21,6 +21,7 @@ from gristmill.formats.split import SPLITS
 from gristmill.runtime.adopted_data import absolute_entry, phases_of, shards_of, warn_without_eod
 from gristmill.runtime.backends import Backend
 from gristmill.runtime.corpus_rows import source_shards
+from gristmill.runtime.provenance import CorpusProvenance
 from gristmill.runtime.window_index import WindowIndex
 from gristmill.runtime.window_plan import WindowPlan, WindowRequest, WindowSource, plan_windows
 from gristmill.runtime.window_reader import WindowReader
@@ -120,6 +121,8 @@ def corpus_windows(
         reader=WindowReader(reopen, index=plan.index, max_open_shards=max_open_shards, backend=backend),
         history=plan.history,
         facts=plan.facts,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        provenance=CorpusProvenance(folder),
     )
 
 
