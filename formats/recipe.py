@@ -15,6 +15,7 @@ from gristmill.formats.errors import Problem, RecipeError, SettingsError, Storag
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.index_plan import IndexSettings
 from gristmill.formats.index_table import read_index
+from gristmill.formats.near_table import NearDedup, read_near_dedup
 from gristmill.formats.settings_table import SettingsTable
 from gristmill.formats.storage import read_bytes
 
@@ -39,7 +40,7 @@ DEFAULT_TARGET_TOKENS = 50_000_000
 DEFAULT_SPLITS = "969,30,1"
 """Proportions of training, validation and test of an index that names none; Megatron's."""
 
-FORMATS = ("auto", "jsonl", "parquet", "text", "python")
+FORMATS = ("auto", "jsonl", "parquet", "arrow", "csv", "text", "python")
 """What `format` of a source may say."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -120,6 +121,7 @@ class Recipe:
         sources: the sources, in order of priority.
         target_tokens: tokens per shard, reached to within one document.
         index: the index set, or None for shards only.
+        near_dedup: how near duplicates are found, or None for not at all.
     """
 
     name: str
@@ -129,6 +131,7 @@ class Recipe:
     sources: tuple[SourceSettings, ...]
     target_tokens: int
     index: IndexSettings | None
+    near_dedup: NearDedup | None = None
 
     def digest(self) -> str:
         """Digest of the recipe without `output` and without where inputs and tokenizer lie."""
@@ -198,6 +201,10 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
         says=f"a number of tokens, 1 to {_MOST_TOKENS_PER_SHARD}",
     )
     shards.finish()
+    near = None
+    if top.has("near_dedup"):
+        ids, cleaned = [source.id for source in sources], [source.clean.enabled for source in sources]
+        near = read_near_dedup(top.table("near_dedup"), ids, cleaned)
     weights = {source.id: source.weight for source in sources}
     index = None
     if top.has("index"):
@@ -215,6 +222,7 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
         sources=sources,
         target_tokens=target or DEFAULT_TARGET_TOKENS,
         index=index,
+        near_dedup=near,
     )
 
 

@@ -8,7 +8,7 @@ copies are not looked for, since they cannot be seen in one. The numbers are as 
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import BinaryIO, cast
 
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import open_read
+from gristmill.pipelines.arrow_file import arrow_batches, arrow_rows
 from gristmill.pipelines.clean import clean_batch
 from gristmill.pipelines.decompress import DecompressedStream
 from gristmill.pipelines.inputs import InputFile
@@ -89,10 +90,12 @@ def estimate_source(
         sampler = _Sampler(source, count_tokens)
         stored = sum(file.size for file in group)
         if kind == "parquet":
-            tally, total = sampler.parquet(group), _rows(group)
+            tally, total = sampler.parquet(group), _rows(group, _parquet_rows)
+        elif kind == "arrow":
+            tally, total = sampler.arrow(group), _rows(group, _arrow_rows)
         elif _one_document_each(source, kind):
             tally, total = sampler.whole_files(group), float(stored)
-        elif compressed:
+        elif compressed or kind == "csv":
             tally, total = sampler.compressed_lines(group), float(stored)
         else:
             tally, total = sampler.plain_lines(group), float(stored)
@@ -113,11 +116,19 @@ def _spaced(files: Sequence[InputFile], count: int) -> list[InputFile]:
     return [files[(2 * place + 1) * len(files) // (2 * count)] for place in range(count)]
 
 
-def _rows(files: Sequence[InputFile]) -> float:
-    """Rows of Parquet files, of many by those of some."""
+def _rows(files: Sequence[InputFile], rows_of: Callable[[InputFile], int]) -> float:
+    """Rows of files, of many by those of some."""
     some = _spaced(files, _METADATA_FILES)
-    rows = sum(int(_metadata(file).num_rows) for file in some)
+    rows = sum(rows_of(file) for file in some)
     return rows * sum(file.size for file in files) / sum(file.size for file in some)
+
+
+def _parquet_rows(file: InputFile) -> int:
+    return int(_metadata(file).num_rows)
+
+
+def _arrow_rows(file: InputFile) -> int:
+    return arrow_rows(file.path)
 
 
 def _metadata(file: InputFile) -> pq.FileMetaData:
@@ -191,6 +202,18 @@ class _Sampler:
                 self._add(tally, [_extent(file, start=group, end=group + 1)], None)
         return tally
 
+    def arrow(self, files: Sequence[InputFile]) -> _Tally:
+        """First rows of record batches, or of streams; the amount is rows."""
+        tally = _Tally()
+        for number, file in enumerate(_spaced(files, _PLACES)):
+            batches = arrow_batches(file.path)
+            if batches is None:
+                self._add(tally, [_extent(file, whole=True)], None)
+            elif batches:
+                batch = len(batches) * (2 * number + 1) // (2 * _PLACES)
+                self._add(tally, [_extent(file, start=batch, end=batch + 1)], None)
+        return tally
+
     def _add_bytes(self, tally: _Tally, file: InputFile, data: bytes, amount: float) -> None:
         """Adds what some bytes hold, as a file of the same format."""
         with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
@@ -202,11 +225,12 @@ class _Sampler:
     def _add(self, tally: _Tally, extents: list[Extent], amount: float | None) -> None:
         """Adds what extents hold up to a bounded amount of text; without an amount, the records read are it."""
         account = RecordAccount("skip")
+        source = self._source
+        if extents[0].format == "csv":  # a part of a file may end inside a quoted value
+            source = replace(source, expect_damaged=(extents[0].relative,))
         texts: list[str] = []
         size = 0
-        for batch in read_split(
-            Split(source=0, part=0, number=0, extents=tuple(extents), digest=""), self._source, account
-        ):
+        for batch in read_split(Split(source=0, part=0, number=0, extents=tuple(extents), digest=""), source, account):
             kept = clean_batch(batch, self._source.clean, account, "") if self._source.clean.enabled else batch
             texts += kept.texts
             size += sum(map(len, kept.texts))
@@ -287,5 +311,5 @@ def _extent(file: InputFile, *, start: int = 0, end: int = 0, path: str | None =
         compression=file.compression if path is None else None,
         start=start,
         end=end,
-        whole=whole or (start == 0 and end == file.size and file.format != "parquet"),
+        whole=whole or (start == 0 and end == file.size and file.format not in {"parquet", "arrow"}),
     )

@@ -21,7 +21,7 @@ import fsspec
 import xxhash
 
 from gristmill.formats.errors import InputError, SettingsError, StorageError
-from gristmill.formats.recipe import SourceSettings
+from gristmill.formats.recipe import FORMATS, SourceSettings
 from gristmill.formats.storage import base_name, file_size, is_local, local_path, open_read, read_range, relative_to
 from gristmill.pipelines.decompress import HEAD_BYTES, detect_compression
 
@@ -34,6 +34,10 @@ _FORMATS = {
     ".json": "jsonl",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".csv": "csv",
+    ".tsv": "csv",
     ".txt": "text",
     ".text": "text",
     ".py": "python",
@@ -56,7 +60,7 @@ class InputFile:
             the source is called the same; what the manifest calls it.
         size: bytes as stored.
         checksum: what identifies its content, "xxh3:..." or the store's own.
-        format: "jsonl", "parquet", "text" or "python".
+        format: one of `formats.recipe.FORMATS`, but not "auto".
         compression: "gzip", "bzip2", "xz", "zstd", or None.
     """
 
@@ -290,7 +294,7 @@ def _examine(path: str, relative: str, given_format: str, key: str, checksums: b
         known = ", ".join(sorted(_FORMATS))
         raise SettingsError(
             f'{key}.files: the format of "{path}" cannot be told from its name (known extensions: {known}, also '
-            'compressed); set format = "jsonl", "parquet", "text" or "python"'
+            f"compressed); set format to one of {', '.join(FORMATS[1:])}"
         )
     size = file_size(path)
     checksum = ""
@@ -299,7 +303,7 @@ def _examine(path: str, relative: str, given_format: str, key: str, checksums: b
     if size == 0 and path.lower().endswith(_COMPRESSED):
         raise InputError(f"{path}: has 0 bytes, which is no complete compressed file; fetch it again or leave it out")
     compression = None
-    if kind != "parquet" and size:
+    if kind not in {"parquet", "arrow"} and size:
         compression = detect_compression(read_range(path, 0, min(HEAD_BYTES, size)))
     return InputFile(
         path=path,

@@ -18,6 +18,7 @@ from gristmill.formats.errors import FormatError, InputError
 from gristmill.formats.fingerprint import canonical_json, digest
 from gristmill.formats.recipe import Recipe, SourceSettings
 from gristmill.formats.storage import join, open_read, read_bytes, write_bytes
+from gristmill.pipelines.arrow_file import arrow_batches
 from gristmill.pipelines.inputs import InputFile, find_inputs
 
 __all__ = [
@@ -50,10 +51,10 @@ class Extent:
         file: number of the input file within its source.
         path: path or URL of the file.
         relative: what messages call it.
-        format: "jsonl", "parquet", "text" or "python".
+        format: one of `formats.recipe.FORMATS`, but not "auto".
         compression: "gzip", "bzip2", "xz", "zstd", or None.
-        start: first byte, or first row group of a Parquet file.
-        end: byte or row group behind the last.
+        start: first byte, row group of a Parquet file or record batch of an Arrow file.
+        end: byte, row group or record batch behind the last.
         whole: whether the extent is the whole file.
     """
 
@@ -151,7 +152,9 @@ def _extents(files: tuple[InputFile, ...], source: SourceSettings) -> Iterator[t
     """(bytes, extent) of every file, in order."""
     for number, file in enumerate(files):
         if file.format == "parquet":
-            yield from _row_groups(number, file)
+            yield from _groups(number, file, _row_groups(file))
+        elif file.format == "arrow" and (batches := arrow_batches(file.path)) is not None:
+            yield from _groups(number, file, [size for _, size in batches])
         elif file.compression is None and (
             file.format == "jsonl" or (file.format == "text" and source.document == "line")
         ):
@@ -176,13 +179,18 @@ def _extent(number: int, file: InputFile, start: int, end: int, *, whole: bool) 
     )
 
 
-def _row_groups(number: int, file: InputFile) -> Iterator[tuple[int, Extent]]:
+def _row_groups(file: InputFile) -> list[int]:
+    """Bytes of every row group of a Parquet file."""
     try:
         with open_read(file.path) as raw:
             metadata = pq.read_metadata(raw)
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{file.path}: cannot be read as Parquet: {error}; fetch it again or leave it out") from error
-    sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
+    return [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
+
+
+def _groups(number: int, file: InputFile, sizes: list[int]) -> Iterator[tuple[int, Extent]]:
+    """(bytes, extent) of groups of rows that lie one after the other, cut between them."""
     if not sizes:
         yield 0, _extent(number, file, 0, 0, whole=True)
     start, size = 0, 0

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.pipelines.plan import Extent, Split
+from gristmill.pipelines.read_arrow import read_arrow
+from gristmill.pipelines.read_csv import read_csv
 from gristmill.pipelines.read_jsonl import read_jsonl
 from gristmill.pipelines.read_parquet import read_parquet
 from gristmill.pipelines.read_text import read_text_files, read_text_lines
@@ -54,6 +56,10 @@ def _read_one(extent: Extent, source: SourceSettings, account: RecordAccount) ->
         yield from read_jsonl(extent, source, account)
     elif extent.format == "parquet":
         yield from read_parquet(extent, source, account)
+    elif extent.format == "arrow":
+        yield from read_arrow(extent, source, account)
+    elif extent.format == "csv":
+        yield from read_csv(extent, source, account)
     elif extent.format == "text":
         yield from read_text_lines(extent, source, account)
     else:

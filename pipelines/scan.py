@@ -19,6 +19,7 @@ from gristmill.formats.storage import FileFacts, publish, read_bytes, remove, wr
 from gristmill.pipelines.clean import clean_batch
 from gristmill.pipelines.encoders import encoder_of
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.near_scan import NearWriter
 from gristmill.pipelines.plan import Split
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import Batch, RecordAccount
@@ -65,7 +66,9 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     """
     source = job.source_of(split)
     receipt_path = item_receipt_path(job.corpus, "scan", job.item(split))
-    item_digest = digest({"step": "scan", "split": split.digest})
+    near_settings = job.recipe.near_dedup if job.near(split) else None
+    near_digest = {} if near_settings is None else {"near_dedup": near_settings}
+    item_digest = digest({"step": "scan", "split": split.digest, **near_digest})
     receipt = valid_receipt(job.corpus, receipt_path, item_digest)
     if receipt is not None:
         return {**receipt.result, "number": split.number, "source": split.source}
@@ -74,11 +77,14 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     where = split.extents[0].relative
     encoder = encoder_of(job) if job.spills_early(split) else None
     spill = None if encoder is None else SpillWriter(job, split, early_digest(job, split))
-    with spill or contextlib.nullcontext():
+    near = None if near_settings is None else NearWriter(job, split, near_settings)
+    with spill or contextlib.nullcontext(), near or contextlib.nullcontext():
         for batch in read_split(split, source, account):
             kept = clean_batch(batch, source.clean, account, where) if source.clean.enabled else batch
             if kept.texts:
                 keys.append(_keys(kept))
+                if near is not None:
+                    near.add(kept)
                 if encoder is not None and spill is not None:
                     spill.add(kept.records, encoder.encode(kept.texts))
     if spill is not None:
@@ -88,7 +94,7 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
         packed, copies = _first_of_each(packed)
         if copies:
             account.dropped["exact_duplicate"] += copies
-    files = {}
+    files = {} if near is None else near.finish(packed["record"])
     with publish(job.path(keys_path(source.id, split.part))) as publication:
         publication.write(packed)
     files[keys_path(source.id, split.part)] = publication.facts()

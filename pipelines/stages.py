@@ -6,6 +6,7 @@ not by the process that launched it. Totals that do not add up fail the run; not
 
 import contextlib
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -42,8 +43,8 @@ __all__ = [
 
 _RULES = {
     *("blank", "empty", "exact_duplicate", "language", "max_chars", "max_tokens", "min_chars", "min_tokens"),
-    *("no_tokens", "bad_words", "c4", "contaminated", "custom", "fineweb", "gopher_quality", "gopher_repetition"),
-    "url_lists",
+    *("near_duplicate", "no_tokens", "bad_words", "c4", "contaminated", "custom", "fineweb", "gopher_quality"),
+    *("gopher_repetition", "url_lists"),
 }
 """Reasons to drop a record that are rules, not faults of the record; a dot and the name of a rule may follow."""
 
@@ -124,6 +125,11 @@ def close_clean(job: Job, scans: list[Result], drops: list[Result]) -> Result:
         removed = sum(copies[scan["number"]] for scan in own)
         if removed:
             dropped["exact_duplicate"] = dropped.get("exact_duplicate", 0) + removed
+        near = sum(int(drop["near"]) for drop in drops if drop["source"] == number)
+        if near:
+            dropped["near_duplicate"] = near
+            _check_near(job, source.id, near, sum(scan["kept"] for scan in own) - removed)
+            removed += near
         totals = {
             "records": sum(scan["records"] for scan in own),
             "kept": sum(scan["kept"] for scan in own) - removed,
@@ -252,6 +258,20 @@ def _check_bad(source_id: str, limit: float, totals: Result) -> None:
             f"source {source_id!r}: {bad} of {records} records are bad ({reasons}), more than max_bad_fraction = "
             f"{limit:g} allows; see rejected/{source_id}/, mend the input, or raise the limit"
         )
+
+
+def _check_near(job: Job, source_id: str, near: int, documents: int) -> None:
+    """Tells of a source that loses many near duplicates, and refuses to go on where it would lose most of itself."""
+    settings = job.recipe.near_dedup
+    if settings is None or near <= settings.warn_fraction * documents:
+        return
+    lost = f"source {source_id!r}: {near} of {documents} documents are near duplicates of earlier ones"
+    if near > settings.max_fraction * documents:
+        raise DataError(
+            f"{lost}, more than near_dedup.max_fraction = {settings.max_fraction:g} allows: one template for all, "
+            "perhaps. Raise near_dedup.threshold, leave the source out of near_dedup.sources, or raise the limit"
+        )
+    warnings.warn(f"{lost}, more than near_dedup.warn_fraction = {settings.warn_fraction:g}", stacklevel=2)
 
 
 def _check_shards(source_id: str, shards: list[Result], documents: int, tokens: int) -> None:

@@ -1,0 +1,72 @@
+"""Reads a string column of an Arrow IPC file or stream, as `datasets` and others keep their tables.
+
+A file lists its record batches, so a large one is cut between them; a stream does not and is read from end to end. The
+wanted columns are picked out of each batch, a few hundred rows at a time; the others are skipped where the form allows.
+"""
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from gristmill.formats.errors import InputError
+from gristmill.formats.recipe import SourceSettings
+from gristmill.formats.storage import open_read
+from gristmill.pipelines.arrow_file import FILE_MAGIC
+from gristmill.pipelines.columns import ColumnHasher, as_binary, check_columns, column_batch, text_columns
+from gristmill.pipelines.plan import Extent
+from gristmill.pipelines.records import Batch, RecordAccount
+
+__all__ = ["read_arrow"]
+
+
+_ROWS = 256
+
+
+def read_arrow(extent: Extent, source: SourceSettings, account: RecordAccount) -> Iterator[Batch]:
+    """The texts of some record batches, or of a whole stream.
+
+    Raises:
+        InputError: a column is missing or of another type, a row is bad and the policy is "fail", or the file is
+            damaged.
+    """
+    names = text_columns(source)
+    hasher = ColumnHasher()
+    with open_read(extent.path) as raw:
+        try:
+            for row, rows in _record_batches(raw, extent, names):
+                for start in range(0, rows.num_rows, _ROWS):
+                    part = rows.slice(start, _ROWS)
+                    columns = [as_binary(part.column(name)) for name in names]
+                    for column in columns:
+                        hasher.update(column)
+                    batch = column_batch(columns, row + start, extent, source, account)
+                    if batch.texts:
+                        yield batch
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{extent.path}: damaged Arrow data: {error}; fetch it again") from error
+    account.inputs.append((extent.file, hasher.hexdigest(), account.records))
+
+
+def _record_batches(raw: BinaryIO, extent: Extent, names: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Number of the first row, and rows, of each record batch of an extent."""
+    row = 0
+    if raw.read(len(FILE_MAGIC)) != FILE_MAGIC:
+        raw.seek(0)
+        with pa.ipc.open_stream(raw) as stream:
+            check_columns(stream.schema, names, extent)
+            for rows in stream:
+                yield row, rows
+                row += rows.num_rows
+        return
+    raw.seek(0)
+    schema = pa.ipc.open_file(raw).schema
+    check_columns(schema, names, extent)
+    raw.seek(0)
+    wanted = pa.ipc.IpcReadOptions(included_fields=sorted(schema.get_field_index(name) for name in names))
+    file = pa.ipc.open_file(raw, options=wanted)
+    for number in range(extent.end):
+        rows = file.get_batch(number)
+        if number >= extent.start:
+            yield row, rows
+        row += rows.num_rows
