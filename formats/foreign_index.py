@@ -23,6 +23,7 @@ from gristmill.formats.index_member import member_epochs
 from gristmill.formats.index_plan import MemberPlan
 from gristmill.formats.indices import EpochPlan, Lengths, MemberIndices, plan_epochs
 from gristmill.formats.member_store import INDICES, index_layout, refuse_ends
+from gristmill.formats.npy import open_remote
 from gristmill.formats.storage import base_name, exists, is_local, list_files, local_path, read_bytes
 
 __all__ = ["find_foreign_indices", "ForeignIndex", "open_by_prefix", "open_foreign_array", "use_foreign_index"]
@@ -188,6 +189,9 @@ def open_foreign_array(path: str) -> NDArray[Any]:
     """
     if not exists(path):
         raise FormatError(f"{path}: missing")
+    opened = open_remote(path)
+    if opened is not None:
+        return opened
     try:
         if is_local(path):
             array: NDArray[Any] = np.load(local_path(path), mmap_mode="r", allow_pickle=False)

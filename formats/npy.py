@@ -5,6 +5,9 @@ writes the smallest version-1 header, aligned to 64 bytes, and streams the data.
 one- and two-dimensional arrays of integers are needed, so no more is offered.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -13,11 +16,31 @@ from numpy.typing import DTypeLike, NDArray
 from gristmill.formats.errors import FormatError
 from gristmill.formats.storage import FileFacts, exists, file_size, is_local, local_path, publish, read_bytes
 
-__all__ = ["npy_header", "npy_size", "open_npy", "write_npy"]
+__all__ = ["npy_header", "npy_size", "open_npy", "open_remote", "remote_arrays", "write_npy"]
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _ALIGNMENT = 64
 _CHUNK_BYTES = 4 << 20
+_opener: ContextVar[Callable[[str], NDArray[Any]] | None] = ContextVar("opener", default=None)
+
+
+@contextmanager
+def remote_arrays(opener: Callable[[str], NDArray[Any]]) -> Iterator[None]:
+    """Within the block, arrays at URLs are opened by `opener`, which takes a URL, not read into memory.
+
+    A training job has other ways to a store than whoever prepares or checks data, and is the only one to need them.
+    """
+    token = _opener.set(opener)
+    try:
+        yield
+    finally:
+        _opener.reset(token)
+
+
+def open_remote(path: str) -> NDArray[Any] | None:
+    """The array at a URL, as a `remote_arrays` block around the caller opens it; None outside of one, or for a path."""
+    opener = _opener.get()
+    return None if opener is None or is_local(path) else opener(path)
 
 
 def _little_endian(dtype: DTypeLike) -> np.dtype[Any]:
@@ -80,6 +103,9 @@ def open_npy(path: str, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any
     header = npy_header(dtype, shape)
     expected = npy_size(dtype, shape)
     remedy = "build the indices again"
+    array = open_remote(path)
+    if array is not None:
+        return _checked(path, array, dtype, shape)
     if not exists(path):
         raise FormatError(f"{path}: missing; {remedy}")
     size = file_size(path)
@@ -88,21 +114,25 @@ def open_npy(path: str, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any
             f"{path}: {size} bytes where an array of shape {shape} and dtype {np.dtype(dtype).name} has {expected}: "
             f"half-written or of another build; {remedy}"
         )
-    array: NDArray[Any]
     if is_local(path):
         try:
-            array = np.load(local_path(path), mmap_mode="r", allow_pickle=False)
+            mapped: NDArray[Any] = np.load(local_path(path), mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError) as error:
             raise FormatError(f"{path}: no readable .npy file ({error}); {remedy}") from error
-        if array.dtype != _little_endian(dtype) or array.shape != shape or np.isfortran(array):
-            raise FormatError(
-                f"{path}: an array of shape {array.shape} and dtype {array.dtype.name} where shape {shape} and dtype "
-                f"{np.dtype(dtype).name} were recorded; {remedy}"
-            )
-        return array
+        return _checked(path, mapped, dtype, shape)
     data = read_bytes(path)
     if len(data) != expected or not data.startswith(header):
         raise FormatError(
             f"{path}: no array of shape {shape} and dtype {np.dtype(dtype).name} in {len(data)} bytes; {remedy}"
         )
     return np.frombuffer(data, dtype=_little_endian(dtype), offset=len(header)).reshape(shape)
+
+
+def _checked(path: str, array: NDArray[Any], dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+    turned = isinstance(array, np.ndarray) and np.isfortran(array)
+    if array.dtype != _little_endian(dtype) or array.shape != shape or turned:
+        raise FormatError(
+            f"{path}: an array of shape {array.shape} and dtype {array.dtype.name} where shape {shape} and dtype "
+            f"{np.dtype(dtype).name} were recorded; build the indices again"
+        )
+    return array

@@ -7,7 +7,7 @@ shards than those that the manifest lists is never used.
 
 import os.path
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gristmill.formats.corpus_order import settings_like
@@ -27,11 +27,15 @@ from gristmill.runtime.corpus_rows import (
     reopen_built_rows,
     reopen_rows,
 )
+from gristmill.runtime.object_storage import ObjectStorage, StorageMode, object_storage
 from gristmill.runtime.process import process_number
 from gristmill.runtime.provenance import CorpusProvenance
 from gristmill.runtime.reader import RowReader
 from gristmill.runtime.row_index import RowIndex
 from gristmill.runtime.streams import MegatronStream, PaddedMegatronStream
+from gristmill.runtime.validation import order_of_source, reopen_source_rows
+from gristmill.runtime.window_stream import WindowStream
+from gristmill.runtime.windows import WindowOptions, corpus_windows
 
 __all__ = ["Corpus", "open_corpus"]
 
@@ -73,6 +77,9 @@ class Corpus:
         process_index: int | None = None,
         max_open_shards: int | None = None,
         backend: Backend = "auto",
+        storage: StorageMode | ObjectStorage = "auto",
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
     ) -> MegatronStream:
         """Opens the stream of a split.
 
@@ -90,36 +97,155 @@ class Corpus:
             max_open_shards: how many shards are kept open; None takes `gristmill.runtime.shards.default_open_limit`.
             backend: how local files are read: ``mmap`` through maps, ``pread`` by ranged reads, ``auto`` by ranged
                 reads on network and user-space file systems only.
+            storage: how files on an object store are read: ``cache`` downloads them, in the order of their first use,
+                into a folder that the processes of the host share, ``ranges`` reads what rows need, ``auto`` takes the
+                cache where all of them fit into it; or all `ObjectStorage` options.
+            cache_dir: folder of the cache, see `ObjectStorage`.
+            cache_bytes: most bytes that it may hold, see `ObjectStorage`.
 
         Raises:
             CorpusError: no index set fits, several do, the one that does was built from other shards, or the split has
                 no samples or not as many; the message says what there is and what to do.
-            SettingsError: there is no such split, `samples` or `max_open_shards` is below 1, or
-                `backend` is none of the three.
+            SettingsError: there is no such split, or another argument is out of range.
             FormatError: an index is damaged.
+            StorageError: the object store does not answer, or the cache cannot be written.
 
         Warns:
             UserWarning: what was built cannot be written; it is in memory.
         """
         if samples is not None and samples < 1:
             raise SettingsError(f"samples must be at least 1, not {samples}; leave it out for those of the index set")
+        options = object_storage(storage, cache_dir, cache_bytes)
         missing = self._missing(split, sequence_length, seed, samples) if build and index_set is None else None
         if missing is not None:
-            chosen, index = build_rows(
-                self.folder, self.manifest, missing, split, write=process_number(process_index) == 0
-            )
-            reopen = partial(reopen_built_rows, self.folder, missing, split, order_fingerprint(chosen, split))
+            write = process_number(process_index) == 0
+            chosen, index = build_rows(self.folder, self.manifest, missing, split, write=write, storage=options)
+            fingerprint = order_fingerprint(chosen, split)
+            reopen = partial(reopen_built_rows, self.folder, missing, split, fingerprint, options)
             reader = RowReader(reopen, index=index, max_open_shards=max_open_shards, backend=backend)
             return self._stream(chosen, split, reader)
         chosen = self._choose(sequence_length, seed, index_set)
         chosen.order(split)
         try:
-            index = open_rows(self.folder, self.manifest, chosen, split, samples)
+            index = open_rows(self.folder, self.manifest, chosen, split, samples, options)
         except TooFewError as error:
-            chosen, index = self._extension(chosen, split, error, named=index_set is not None)
-        reopen = partial(reopen_rows, self.folder, chosen.name, split, order_fingerprint(chosen, split), samples)
+            chosen, index = self._extension(chosen, split, error, options, named=index_set is not None)
+        fingerprint = order_fingerprint(chosen, split)
+        reopen = partial(reopen_rows, self.folder, chosen.name, split, fingerprint, samples, options)
         reader = RowReader(reopen, index=index, max_open_shards=max_open_shards, backend=backend)
         return self._stream(chosen, split, reader)
+
+    def windows(
+        self,
+        split: str = "train",
+        sequence_length: int | None = None,
+        seed: int | None = None,
+        *,
+        samples: int | None = None,
+        options: WindowOptions | None = None,
+        max_open_shards: int | None = None,
+        backend: Backend = "auto",
+    ) -> WindowStream:
+        """Opens a split as windows of its tokens, for any length, seed and size, without an index set.
+
+        The documents of each split are those of an index set of the same proportions. Every window is one row in each
+        pass; where the corpus asks for a number of samples and its sources have weights, they are blended instead, each
+        going through its own windows.
+
+        Args:
+            split: ``train``, ``valid`` or ``test``.
+            sequence_length: L; None takes the corpus's own.
+            seed: of the order; None takes the corpus's own, else Megatron's.
+            samples: number of rows; None takes as many tokens as the corpus's own index set, or its epochs, or one
+                pass. Another number gives the same rows as far as both go, and leaves the fingerprint as it is.
+            options: more about them; see `WindowOptions`.
+            max_open_shards: how many shards are kept open; None takes `gristmill.runtime.shards.default_open_limit`.
+            backend: how local files are read, as for `stream`.
+
+        Raises:
+            CorpusError: no length is set, or the split has no window.
+            DataError: a source would be gone through more often than its `max_epochs` allows.
+            SettingsError: an argument is out of range.
+            FormatError: an index is damaged.
+        """
+        own = self.manifest.index_set
+        return corpus_windows(
+            self.folder,
+            self.manifest,
+            None if own is None else read_set(join(self.folder, INDICES_FOLDER, own)).settings,
+            split=split,
+            sequence_length=sequence_length,
+            seed=seed,
+            samples=samples,
+            options=WindowOptions() if options is None else options,
+            max_open_shards=max_open_shards,
+            backend=backend,
+        )
+
+    def validation_streams(
+        self,
+        split: str = "valid",
+        sequence_length: int | None = None,
+        seed: int | None = None,
+        *,
+        index_set: str | None = None,
+        max_open_shards: int | None = None,
+        backend: Backend = "auto",
+    ) -> dict[str, MegatronStream]:
+        """Opens a split source by source, to validate on each by itself.
+
+        Args:
+            split: ``train``, ``valid`` or ``test``.
+            sequence_length: L, as for `stream`.
+            seed: of the order, as for `stream`.
+            index_set: name of an index set, where several fit.
+            max_open_shards: how many shards each keeps open, as for `stream`.
+            backend: how local files are read, as for `stream`.
+
+        Returns:
+            By the id of the source, in the order of the corpus: a stream of all samples that the index set has of it.
+            Those without any are not there.
+
+        Raises:
+            GristmillError: as `stream`.
+        """
+        chosen = self._choose(sequence_length, seed, index_set)
+        chosen.order(split).require_samples()
+        found = {}
+        for member in chosen.order(split).members:
+            alone = order_of_source(chosen, split, member.source)
+            fingerprint = order_fingerprint(alone, split)
+            reopen = partial(reopen_source_rows, self.folder, chosen.name, split, member.source, fingerprint)
+            index = open_rows(self.folder, self.manifest, alone, split)
+            reader = RowReader(reopen, index=index, max_open_shards=max_open_shards, backend=backend)
+            found[member.source] = self._stream(alone, split, reader)
+        return found
+
+    def validation_windows(
+        self,
+        split: str = "valid",
+        sequence_length: int | None = None,
+        seed: int | None = None,
+        *,
+        options: WindowOptions | None = None,
+        max_open_shards: int | None = None,
+        backend: Backend = "auto",
+    ) -> dict[str, WindowStream]:
+        """Opens a split source by source as windows, without an index set; arguments and errors as `windows`.
+
+        Returns:
+            By the id of the source, in the order of the corpus: a stream of all its windows, each once unless
+            `options` ask for more epochs. Sources without any are not there.
+        """
+        asked = WindowOptions() if options is None else options
+        asked = replace(asked, epochs=1 if asked.epochs is None else asked.epochs)
+
+        def windows(options: WindowOptions) -> WindowStream:
+            return self.windows(
+                split, sequence_length, seed, options=options, max_open_shards=max_open_shards, backend=backend
+            )
+
+        return {source: windows(replace(asked, sources=[source])) for source in windows(asked).sources}
 
     def _stream(self, chosen: IndexSet, split: str, reader: RowReader) -> MegatronStream:
         tokenizer = self.manifest.tokenizer
@@ -152,7 +278,9 @@ class Corpus:
             return None
         return settings_like(settings, sequence_length=length, seed=wanted, split=split, samples=samples)
 
-    def _extension(self, base: IndexSet, split: str, error: "TooFewError", *, named: bool) -> tuple[IndexSet, RowIndex]:
+    def _extension(
+        self, base: IndexSet, split: str, error: "TooFewError", storage: ObjectStorage, *, named: bool
+    ) -> tuple[IndexSet, RowIndex]:
         """The extension of an index set that holds enough rows, and its index."""
         fitting: dict[str, tuple[IndexSet, RowIndex]] = {}
         behind: set[str | None] = set()  # keys of sets that hold enough, and of those that extend them
@@ -161,7 +289,7 @@ class Corpus:
                 behind.add(extension.key)
                 continue
             with suppress(TooFewError):
-                index = open_rows(self.folder, self.manifest, extension, split, error.samples)
+                index = open_rows(self.folder, self.manifest, extension, split, error.samples, storage)
                 fitting.setdefault(order_fingerprint(extension, split), (extension, index))
                 behind.add(extension.key)
         if len(fitting) == 1:

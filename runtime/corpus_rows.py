@@ -5,7 +5,8 @@ takes paths and keys alone, so it can be pickled with a stream.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,12 @@ from gristmill.formats.index_order import IndexSet, order_fingerprint, source_va
 from gristmill.formats.index_plan import IndexSettings
 from gristmill.formats.index_set import INDICES_FOLDER, SET_NAME, read_set, set_path
 from gristmill.formats.index_sources import index_sources
+from gristmill.formats.indexed import bin_path, idx_path
 from gristmill.formats.indices import MemberIndices
 from gristmill.formats.manifest import Manifest, SourceEntry, read_manifest
-from gristmill.formats.storage import base_name, exists, join
+from gristmill.formats.storage import FileFacts, base_name, exists, is_local, join
+from gristmill.runtime.object_storage import ObjectStorage
+from gristmill.runtime.remote_access import RemoteAccess
 from gristmill.runtime.row_index import Member, RowIndex
 from gristmill.runtime.shards import Shard
 
@@ -64,7 +68,14 @@ def _more(
         raise TooFewError(f"{index_set.folder}: {error}", samples) from error
 
 
-def open_rows(folder: str, manifest: Manifest, index_set: IndexSet, split: str, samples: int | None = None) -> RowIndex:
+def open_rows(
+    folder: str,
+    manifest: Manifest,
+    index_set: IndexSet,
+    split: str,
+    samples: int | None = None,
+    storage: ObjectStorage | None = None,
+) -> RowIndex:
     """Opens the arrays of a split.
 
     Args:
@@ -73,6 +84,7 @@ def open_rows(folder: str, manifest: Manifest, index_set: IndexSet, split: str, 
         index_set: an index set of it.
         split: ``train``, ``valid`` or ``test``.
         samples: number of rows; None takes that of the index set.
+        storage: how files on an object store are read; None takes the defaults.
 
     Raises:
         CorpusError: the set was built from other shards or without the extra token.
@@ -90,12 +102,37 @@ def open_rows(folder: str, manifest: Manifest, index_set: IndexSet, split: str, 
             f"{index_set.folder}: built without the extra token, so the last input of a row has no target; build an "
             "index set with it"
         )
-    blend = index_set.open_blend(split)
     order = index_set.order(split)
-    more = None if samples is None else _more(index_set, split, blend, samples)
-    members = {report.source: index_set.open_member(split, report.source) for report in order.members}
+    order.require_samples()
+    files: dict[str, FileFacts] = {}
+    for report in (*order.members, *(() if order.blend is None else (order.blend,))):
+        files |= {join(index_set.folder, name): facts for name, facts in report.files.items()}
+    access = _access(folder, manifest, [report.source for report in order.members], files, storage)
+    with nullcontext() if access is None else access.arrays():
+        blend = index_set.open_blend(split)
+        more = None if samples is None else _more(index_set, split, blend, samples)
+        members = {report.source: index_set.open_member(split, report.source) for report in order.members}
     rows = order.samples if samples is None else samples
-    return _index(folder, manifest, index_set.settings, split, members, blend, rows, more)
+    return _index(folder, manifest, index_set.settings, split, members, blend, rows, more, access)
+
+
+def _access(
+    folder: str,
+    manifest: Manifest,
+    sources: Sequence[str],
+    files: Mapping[str, FileFacts],
+    storage: ObjectStorage | None,
+) -> RemoteAccess | None:
+    """How sources and index files of a corpus on an object store are read; None for a local one."""
+    if is_local(folder):
+        return None
+    entries = [manifest.source(source) for source in sources]
+    shards = [shard for entry in entries for shard in source_shards(folder, manifest, entry)]
+    facts = dict(files)
+    for shard in (shard for entry in entries for shard in entry.shards):
+        prefix = join(folder, shard.path)
+        facts |= {bin_path(prefix): shard.bin, idx_path(prefix): shard.idx}
+    return RemoteAccess(ObjectStorage() if storage is None else storage, shards, facts, list(files))
 
 
 def _index(
@@ -107,10 +144,11 @@ def _index(
     blend: BlendIndices | None,
     rows: int,
     more: tuple[NDArray[np.int16], NDArray[np.int64]] | None = None,
+    access: RemoteAccess | None = None,
 ) -> RowIndex:
     return RowIndex(
         members=tuple(
-            Member(source=source, shards=_shards(folder, manifest, manifest.source(source)), indices=indices)
+            Member(source=source, shards=source_shards(folder, manifest, manifest.source(source)), indices=indices)
             for source, indices in members.items()
         ),
         dataset_index=None if blend is None else blend.dataset_index,
@@ -120,10 +158,11 @@ def _index(
         sequence_length=settings.sequence_length,
         extra=int(settings.add_extra_token),
         partial=not settings.request(split).drop_last_partial,
+        access=access,
     )
 
 
-def _shards(folder: str, manifest: Manifest, source: SourceEntry) -> tuple[Shard, ...]:
+def source_shards(folder: str, manifest: Manifest, source: SourceEntry) -> tuple[Shard, ...]:
     return tuple(
         Shard(
             prefix=join(folder, shard.path),
@@ -136,23 +175,31 @@ def _shards(folder: str, manifest: Manifest, source: SourceEntry) -> tuple[Shard
     )
 
 
-def reopen_rows(folder: str, name: str, split: str, fingerprint: str, samples: int | None) -> RowIndex:
+def reopen_rows(
+    folder: str, name: str, split: str, fingerprint: str, samples: int | None, storage: ObjectStorage | None = None
+) -> RowIndex:
     """Opens the index of a stream that was opened before, in this process or another."""
     index_set = read_set(join(folder, INDICES_FOLDER, name))
     if order_fingerprint(index_set, split) != fingerprint:
         raise CorpusError(f"{folder}: {split}: prepared anew since the stream was opened; open the corpus again")
-    return open_rows(folder, read_manifest(folder), index_set, split, samples)
+    return open_rows(folder, read_manifest(folder), index_set, split, samples, storage)
 
 
 def build_rows(
-    folder: str, manifest: Manifest, settings: IndexSettings, split: str, *, write: bool
+    folder: str,
+    manifest: Manifest,
+    settings: IndexSettings,
+    split: str,
+    *,
+    write: bool,
+    storage: ObjectStorage | None = None,
 ) -> tuple[IndexSet, RowIndex]:
     """An index set for some settings: the one that is there by now, else a new one, written or in memory."""
     if write:
         try:
             built = build_index_set(folder, manifest, settings)
             built.order(split).require_samples()
-            return built, open_rows(folder, manifest, built, split)
+            return built, open_rows(folder, manifest, built, split, storage=storage)
         except StorageError as error:
             warnings.warn(
                 f"the index set cannot be kept: {error}; it is in memory and will be built at every start: make "
@@ -162,16 +209,20 @@ def build_rows(
     order = order_in_memory(folder, manifest, settings, split)
     members = {member.report.source: member.indices for member in order.members}
     rows = order.index_set.order(split).samples
-    return order.index_set, _index(folder, manifest, settings, split, members, order.blend, rows)
+    access = _access(folder, manifest, list(members), {}, storage)
+    index = _index(folder, manifest, settings, split, members, order.blend, rows, access=access)
+    return order.index_set, index
 
 
-def reopen_built_rows(folder: str, settings: IndexSettings, split: str, fingerprint: str) -> RowIndex:
+def reopen_built_rows(
+    folder: str, settings: IndexSettings, split: str, fingerprint: str, storage: ObjectStorage | None = None
+) -> RowIndex:
     """Opens the index of a stream whose index set was built for it, from the disk where it is there by now."""
     manifest = read_manifest(folder)
     stored = set_path(folder, settings, index_sources(manifest.sources))
     if exists(join(stored, SET_NAME)):
-        return reopen_rows(folder, base_name(stored), split, fingerprint, None)
-    found, index = build_rows(folder, manifest, settings, split, write=False)
+        return reopen_rows(folder, base_name(stored), split, fingerprint, None, storage)
+    found, index = build_rows(folder, manifest, settings, split, write=False, storage=storage)
     if order_fingerprint(found, split) != fingerprint:
         raise CorpusError(f"{folder}: {split}: prepared anew since the stream was opened; open the corpus again")
     return index

@@ -7,6 +7,7 @@ index of any size costs nothing to open: only the entries of the rows asked for 
 """
 
 import os.path
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -19,6 +20,7 @@ from gristmill.runtime.gather import FIRST_MEMBER, OPENING, gather
 from gristmill.runtime.pieces import Pieces, piece_starts
 from gristmill.runtime.ranged import RangedDataset
 from gristmill.runtime.row_index import Member, RowIndex
+from gristmill.runtime.rows_ahead import TokensAndStarts
 from gristmill.runtime.shard_reader import ShardReader, require_fit
 from gristmill.runtime.walk import RowWalk
 
@@ -62,9 +64,11 @@ class RowReader(ShardReader):
         self._open_index = open_index
         check_backend(backend)  # before anything is opened
         self.index = open_index() if index is None else index
-        super().__init__([shard for member in self.index.members for shard in member.shards], max_open_shards, backend)
+        shards = [shard for member in self.index.members for shard in member.shards]
+        super().__init__(shards, max_open_shards, backend, self.index.access)
         self._walk = RowWalk(self.index, self._backend)
         self._compiled = self._walk.mapped and self._mapped
+        self._follow(self._walk.shards, _reading_with(self), len(self), self.width)
 
     @property
     def width(self) -> int:
@@ -119,13 +123,19 @@ class RowReader(ShardReader):
     def _read(self, rows: ArrayLike, starts: NDArray[np.bool_]) -> NDArray[np.uint16 | np.int32]:
         """`read`; fills `starts` unless it has no rows."""
         self._walk.require_whole()
-        with self._read_noted() as at:
+        with self._read_noted(rows) as at:
             if self._compiled:
                 return self._gather(rows, starts, at)
-            pieces = self.pieces(rows)
+            read = self._read_pieces if self._rows_ahead is None else self._rows_ahead.read
+            tokens, found = read(rows)
             if starts.size:
-                starts[:] = piece_starts(pieces, *starts.shape)
-            return self._copy(pieces, np.size(rows))
+                starts[:] = found
+            return tokens
+
+    def _read_pieces(self, rows: ArrayLike) -> TokensAndStarts:
+        """Tokens of rows, and where each goes on with another entry, by the definition."""
+        pieces, firsts = self._pieces(rows)
+        return self._copy(pieces, firsts, np.size(rows)), piece_starts(pieces, np.size(rows), self.width)
 
     def _gather(
         self, rows: ArrayLike, starts: NDArray[np.bool_], at: NDArray[np.int64]
@@ -169,16 +179,21 @@ class RowReader(ShardReader):
 
     def read_numpy(self, rows: ArrayLike) -> NDArray[np.uint16 | np.int32]:
         """`read` in NumPy, one copy per piece: the definition, and the way for shards on an object store."""
-        return self._copy(self.pieces(rows), np.size(rows))
+        return self._copy(*self._pieces(rows), np.size(rows))
 
-    def _copy(self, pieces: Pieces, rows: int) -> NDArray[np.uint16 | np.int32]:
+    def _copy(self, pieces: Pieces, firsts: NDArray[np.int64], rows: int) -> NDArray[np.uint16 | np.int32]:
+        """Tokens of pieces; `firsts` is int64 [P], the first token of each, counted through its shard."""
         out = self._room(rows)
+        if self._access is not None and self._access.ranges is not None:
+            places = pieces.row * self.width + pieces.column
+            read = self._access.ranges.read_into(pieces.shard, firsts, pieces.count, places, out.reshape(-1))
+            self.counts.add(bytes_read=read)
+            return out
         for number, dataset in self._datasets(np.unique(pieces.shard)):
             here = np.flatnonzero(pieces.shard == number)
             if isinstance(dataset, RangedDataset):
-                offsets = dataset.pointers[pieces.sequence[here]] // dataset.dtype.itemsize + pieces.offset[here]
                 places = pieces.row[here] * self.width + pieces.column[here]
-                self._copy_ranges(dataset, number, offsets, pieces.count[here], places, out)
+                self._copy_ranges(dataset, number, firsts[here], pieces.count[here], places, out)
                 continue
             for piece in here:
                 row, column, count = pieces.row[piece], pieces.column[piece], int(pieces.count[piece])
@@ -220,6 +235,21 @@ class RowReader(ShardReader):
             CorpusError: a shard is not the one that the index was made for.
             StorageError: a file cannot be read.
         """
+        return self._pieces(rows)[0]
+
+    def _spans(self, shard: NDArray[np.int64], sequence: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        """Tokens of sequences, and the first token of each, counted through its shard; int64 [E] both."""
+        if self._access is not None and self._access.ranges is not None:
+            return self._access.ranges.spans(shard, sequence)
+        lengths, firsts = np.empty(len(shard), np.int64), np.empty(len(shard), np.int64)
+        for number, dataset in self._datasets(np.unique(shard), counted=True):
+            here = shard == number
+            lengths[here] = dataset.lengths[sequence[here]]
+            firsts[here] = dataset.pointers[sequence[here]] // dataset.dtype.itemsize
+        return lengths, firsts
+
+    def _pieces(self, rows: ArrayLike) -> tuple[Pieces, NDArray[np.int64]]:
+        """Where the tokens of rows lie, and the first token of each piece, counted through its shard; int64 [P]."""
         members, samples = self._walk.locate(rows)
         walked = [
             self._walk.entries(int(number), np.flatnonzero(members == number), samples) for number in np.unique(members)
@@ -228,15 +258,15 @@ class RowReader(ShardReader):
         table = np.concatenate([empty, *walked], axis=1)
         table = table[:, np.argsort(table[0], kind="stable")]
         row, member, shard, sequence, first, last = table
-        for number, dataset in self._datasets(np.unique(shard), counted=True):
-            here = shard == number
-            length = dataset.lengths[sequence[here]].astype(np.int64)
-            last[here] = np.where(last[here] < 0, length, last[here])
-            if ((first[here] < 0) | (first[here] > last[here]) | (last[here] > length)).any():
-                raise FormatError(
-                    f"{dataset.prefix}: a sample reaches beyond a sequence: these shards are not the ones that the "
-                    "indices were built from; build the indices again"
-                )
+        length, begin = self._spans(shard, sequence)
+        last = np.where(last < 0, length, last)
+        beyond = (first < 0) | (first > last) | (last > length)
+        if beyond.any():
+            prefix = self.shards[int(shard[np.argmax(beyond)])].prefix
+            raise FormatError(
+                f"{prefix}: a sample reaches beyond a sequence: these shards are not the ones that the indices were "
+                "built from; build the indices again"
+            )
         filled = np.bincount(row, last - first, len(members)).astype(np.int64)
         held = self._walk.held(members, samples) if self.index.partial else np.full(len(members), self.width)
         if (filled != held).any():
@@ -248,7 +278,7 @@ class RowReader(ShardReader):
         ends = np.cumsum(last - first)
         column = ends - (last - first) - (np.cumsum(held) - held)[row]
         used = last > first
-        return Pieces(
+        pieces = Pieces(
             row=row[used],
             column=column[used],
             member=member[used],
@@ -257,6 +287,7 @@ class RowReader(ShardReader):
             offset=first[used],
             count=(last - first)[used],
         )
+        return pieces, (begin + first)[used]
 
     def documents(self, pieces: Pieces) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Which documents pieces belong to.
@@ -278,6 +309,19 @@ class RowReader(ShardReader):
             opening = bounds[document[here]]  # first sequence of the document
             start[here] += (dataset.pointers[sequence] - dataset.pointers[opening]) // dataset.dtype.itemsize
         return document, start
+
+
+def _reading_with(reader: RowReader) -> Callable[[ArrayLike], TokensAndStarts]:
+    """Reads rows as a reader does, for as long as somebody else keeps it."""
+    reference = weakref.ref(reader)
+
+    def read(rows: ArrayLike) -> TokensAndStarts:
+        found = reference()
+        if found is None:
+            raise ValueError("the stream is gone")
+        return found._read_pieces(rows)  # noqa: SLF001 - a part of the class
+
+    return read
 
 
 def _reopen(open_index: Callable[[], RowIndex], max_open_shards: int | None, backend: Backend) -> RowReader:

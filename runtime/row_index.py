@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gristmill.formats.blend import Blend
 from gristmill.formats.indices import MemberIndices
+from gristmill.runtime.remote_access import RemoteAccess
 from gristmill.runtime.shards import Shard
 
 __all__ = ["Member", "RowIndex"]
@@ -44,6 +45,7 @@ class RowIndex:
         extra: 1 when a row holds L + 1 tokens, 0 when it holds L.
         more: the two arrays of a blend go on in these, where more rows are wanted than are stored; or None.
         partial: whether the last samples of a member may hold fewer tokens than a row, which are then followed by 0s.
+        access: how files on an object store are read; None where they are local, or read as they always are.
     """
 
     members: tuple[Member, ...]
@@ -54,6 +56,7 @@ class RowIndex:
     extra: int
     more: Blend | None = None
     partial: bool = False
+    access: RemoteAccess | None = None
 
     @property
     def arrays(self) -> list[NDArray[Any]]:

@@ -2,11 +2,12 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gristmill.formats.errors import FormatError
 from gristmill.formats.indexed import IndexedDataset
@@ -14,8 +15,11 @@ from gristmill.formats.storage import is_local
 from gristmill.runtime.backends import Backend, backend_of, check_backend
 from gristmill.runtime.copies import spread_tokens
 from gristmill.runtime.gather import LOOKING, OPENING
+from gristmill.runtime.look_ahead import LookAhead
 from gristmill.runtime.metrics import ReadCounts
 from gristmill.runtime.ranged import RangedDataset
+from gristmill.runtime.remote_access import RemoteAccess
+from gristmill.runtime.rows_ahead import ReadRows, RowsAhead
 from gristmill.runtime.shards import CODE, Shard, ShardPool
 
 __all__ = ["require_fit", "ShardReader"]
@@ -32,7 +36,16 @@ class ShardReader:
         counts: what has been read so far.
     """
 
-    def __init__(self, shards: Sequence[Shard], max_open_shards: int | None, backend: Backend) -> None:
+    _ahead: LookAhead | None = None
+    _rows_ahead: RowsAhead | None = None
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        max_open_shards: int | None,
+        backend: Backend,
+        access: RemoteAccess | None = None,
+    ) -> None:
         """Opens nothing.
 
         Args:
@@ -40,20 +53,23 @@ class ShardReader:
             max_open_shards: how many are kept open; None takes `gristmill.runtime.shards.default_open_limit`.
             backend: how local files are read: ``mmap`` through maps, ``pread`` by ranged reads alone, ``auto`` as the
                 file system of each asks for; see `gristmill.runtime.backends`.
+            access: how files on an object store are read; None where there are none.
 
         Raises:
             SettingsError: `max_open_shards` is below 1, or `backend` is none of the three.
         """
         self._max_open_shards = max_open_shards
         self._backend = check_backend(backend)
-        self.shards = tuple(shards)
+        self._access = access
+        self.shards = tuple(shards if access is None else access.shards(shards))
         self.dtype: np.dtype[np.uint16 | np.int32] = np.dtype(np.int32)
         if all(shard.dtype == "uint16" for shard in self.shards):
             self.dtype = np.dtype(np.uint16)
-        self._pool = ShardPool(self.shards, max_open_shards, self._backend)
+        limit = max_open_shards if access is None else access.open_limit(max_open_shards)
+        self._pool = ShardPool(self.shards, limit, self._backend)
         self._most_wanted = min(len(self.shards), self._pool.limit)
         self._mapped = all(
-            is_local(shard.prefix) and backend_of(shard.parts[0], self._backend) == "mmap" for shard in self.shards
+            is_local(shard.parts[0]) and backend_of(shard.parts[0], self._backend) == "mmap" for shard in self.shards
         )
         self._reading: dict[int, tuple[NDArray[np.int64], float]] = {}  # by thread: what it is at, since when
         self.counts = ReadCounts()
@@ -63,9 +79,35 @@ class ShardReader:
         """Number of shards that are open now."""
         return self._pool.open_count
 
+    def _follow(
+        self,
+        shards_of: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        read: ReadRows,
+        rows: int,
+        width: int,
+    ) -> None:
+        """Brings or reads ahead what the reads show to come next, where files are on an object store.
+
+        Args:
+            shards_of: numbers of the shards that rows need, in the order of their first use.
+            read: reads rows by ranges. Neither may refer to this object, so that one that is dropped ends its threads.
+            rows: number of rows of the stream.
+            width: tokens of a row.
+        """
+        if self._access is None:
+            return
+        self._ahead = self._access.look_ahead(self.shards, shards_of, rows)
+        if self._access.ranges is not None:
+            self._rows_ahead = self._access.rows_ahead(read, rows, width * (self.dtype.itemsize + 1))
+        for ahead in (self._ahead, self._rows_ahead):
+            if ahead is not None:
+                weakref.finalize(self, ahead.stop)
+
     @contextmanager
-    def _read_noted(self) -> Iterator[NDArray[np.int64]]:
+    def _read_noted(self, rows: ArrayLike) -> Iterator[NDArray[np.int64]]:
         """Notes what a read is at, in the array given (see `gather` for its entries), and counts what it read."""
+        if self._ahead is not None:
+            self._ahead.seen(rows)
         at = _AT_FIRST.copy()
         thread = threading.get_ident()
         self._reading[thread] = (at, time.monotonic())
@@ -124,11 +166,12 @@ class ShardReader:
 
     def read_counts(self) -> dict[str, int]:
         """What has been read so far; see `gristmill.runtime.metrics.MeasuredStream`."""
-        return {
+        found = {
             "bytes_read": self.counts.bytes_read,
             "shard_hits": self.counts.shard_hits,
             "shards_opened": self._pool.opened,
         }
+        return found if self._access is None else found | self._access.counts()
 
     def waiting_on(self) -> list[tuple[str, float]]:
         """What the reads that are under way are at, in words that name the file, and for how many seconds each goes on.
@@ -142,6 +185,8 @@ class ShardReader:
                 what = f"opening {self.shards[opening].prefix}"
             elif place >= 0:
                 what = f"reading {self.shards[place].parts[0]}"
+            elif self._rows_ahead is not None:
+                what = f"reading ranges of {len(self.shards)} shards like {self.shards[0].parts[0]}"
             else:
                 what = self._looking(place)
             found.append((what, time.monotonic() - since))
@@ -153,7 +198,14 @@ class ShardReader:
 
     def close(self) -> None:
         """Closes the shards; may be called twice. A later read opens them again."""
+        if self._access is not None:
+            self._access.pause()
+        for ahead in (self._ahead, self._rows_ahead):
+            if ahead is not None:
+                ahead.close()
         self._pool.close()
+        if self._access is not None:
+            self._access.go_on()
 
 
 def require_fit(dataset: IndexedDataset, tokens: NDArray[np.integer], dtype: np.dtype[np.uint16 | np.int32]) -> None:

@@ -96,7 +96,7 @@ class Shard:
             FormatError: a file is missing, cut short or damaged.
             StorageError: a file cannot be read.
         """
-        ranged = is_local(self.prefix) and backend_of(self.parts[0], backend) == "pread"
+        ranged = is_local(self.parts[0]) and backend_of(self.parts[0], backend) == "pread"
         open_pair = open_ranged if ranged else dataset_of_unit
         dataset = open_pair(self.prefix, self.unit, check="ends", files=self.files)
         found = (dataset.num_tokens, dataset.num_sequences, dataset.dtype.name)
@@ -109,6 +109,9 @@ class Shard:
                 "every such file"
             )
         return dataset
+
+    def let_go(self) -> None:
+        """Called once when what `open` gave is closed; a shard that holds something for it lets go."""
 
 
 def default_open_limit() -> int:
@@ -347,6 +350,7 @@ class _OpenPair:
 
     def __init__(self, shard: Shard, backend: Backend) -> None:
         self.dataset = shard.open(backend)
+        self._shard = shard
         self.files = (_File(None), _File(None))
         if self.dataset.mapped_tokens is None:
             return
@@ -368,3 +372,4 @@ class _OpenPair:
         self.dataset.close()
         for file in self.files:
             file.close()
+        self._shard.let_go()

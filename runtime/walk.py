@@ -59,18 +59,20 @@ class RowWalk:
         first = 0
         for number, member in enumerate(self.index.members):
             indices = member.indices
-            for array in (indices.document_index, indices.sample_index, indices.shuffle_index):
-                if not array.flags.c_contiguous or array.itemsize not in {4, 8}:
+            arrays = (indices.document_index, indices.sample_index, indices.shuffle_index)
+            for array in arrays:
+                plain = _by_ranges(array) or array.flags.c_contiguous
+                if not plain or array.dtype.itemsize not in {4, 8}:
                     raise FormatError(f"source {member.source!r}: an index is no plain array of int32 or int64")
             self._first_shard[number] = first
             rows.append(
                 (
-                    address_of(indices.document_index),
+                    _address(indices.document_index),
                     len(indices.document_index),
-                    address_of(indices.sample_index),
-                    indices.sample_index.itemsize,
-                    address_of(indices.shuffle_index),
-                    indices.shuffle_index.itemsize,
+                    _address(indices.sample_index),
+                    indices.sample_index.dtype.itemsize,
+                    _address(indices.shuffle_index),
+                    indices.shuffle_index.dtype.itemsize,
                     len(indices.shuffle_index),
                     first,
                     len(member.shards),
@@ -123,6 +125,15 @@ class RowWalk:
             found[here] = np.clip(left, self.index.extra, width)
         return found
 
+    def shards(self, rows: ArrayLike) -> NDArray[np.int64]:
+        """Numbers of the shards that rows need, in the order of their first use; int64 [shards]."""
+        members, samples = self.locate(rows)
+        walked = [self.entries(int(one), np.flatnonzero(members == one), samples) for one in np.unique(members)]
+        table = np.concatenate([np.empty((6, 0), np.int64), *walked], axis=1)
+        shard: NDArray[np.int64] = table[2, np.argsort(table[0], kind="stable")]
+        _, first = np.unique(shard, return_index=True)
+        return shard[np.sort(first)].astype(np.int64)
+
     def entries(self, number: int, rows: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """The entries of the document index that rows of one member touch.
 
@@ -163,8 +174,20 @@ class RowWalk:
         )
 
 
+def _address(array: NDArray[Any]) -> int:
+    """Address of an array; 0 for one that is read from a store."""
+    return 0 if _by_ranges(array) else address_of(array)
+
+
+def _by_ranges(array: Any) -> bool:
+    """Whether an array comes as one of which only entries are read."""
+    return isinstance(array, FileArray)
+
+
 def _array(array: NDArray[Any], backend: Backend) -> "NDArray[Any] | FileArray":
     """An index array as the back-end reads it."""
+    if _by_ranges(array):
+        return array
     found = file_of(array)
     if found is None or backend_of(found.path, backend) == "mmap":
         return array

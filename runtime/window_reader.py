@@ -84,7 +84,7 @@ class WindowReader(ShardReader):
             CorpusError: a shard is not the one that the stream was opened on.
             StorageError: a file cannot be read.
         """
-        with self._read_noted() as at:
+        with self._read_noted(rows) as at:
             starts, counts = self._walk.ranges(*self._walk.locate(rows))
             return self._gather(rows, starts, counts, at) if self._mapped else self._copy(starts, counts)
 

