@@ -67,8 +67,20 @@ class Checkpoints:
             step: steps trained so far.
             model: tree of arrays: parameters, optimiser state, whatever is to come back.
             batches: the data, right after the batch of that step was trained on.
+
+        Raises:
+            CorpusError: the folder holds checkpoints of later steps: of another run, or of this one before it went back
+                further than to the newest. The next start would go on from those.
         """
-        if step not in self._manager.all_steps():
+        present = self._manager.all_steps()
+        later = sorted(other for other in present if other > step)
+        if later:
+            raise CorpusError(
+                f"{self.folder}: step {step} cannot be saved beside later ones that are there ({later}), of another "
+                "run or of one that went back: the next start would go on from those. Remove them, or save to an empty "
+                "folder"
+            )
+        if step not in present:
             args = {_MODEL: ocp.args.StandardSave(model), _DATA: DataSave(batches)}
             self._manager.save(step, args=ocp.args.Composite(**args))
 

@@ -91,6 +91,28 @@ def test_batches_are_made_ahead_while_the_model_is_read(tmp_path: Path, batches:
         assert batches.next_sample == 0
 
 
+def test_nothing_is_saved_behind_the_newest(tmp_path: Path, batches: TokenBatches) -> None:
+    model = {"weights": jnp.arange(16.0)}
+    with Checkpoints(tmp_path / "run") as checkpoints:
+        for step in (2, 4, 6):
+            checkpoints.save(step, model, batches)
+            next(batches)
+        checkpoints.restore(model, batches, step=2)
+        message = (
+            r"run: step {} cannot be saved beside later ones that are there \(\[4, 6\]\), of .* Remove them, or save"
+        )
+        for step in (2, 3):
+            with pytest.raises(CorpusError, match=message.format(step)):
+                checkpoints.save(step, model, batches)
+        assert checkpoints.steps == [2, 4, 6]
+        shutil.rmtree(tmp_path / "run" / "4")
+        shutil.rmtree(tmp_path / "run" / "6")
+    with Checkpoints(tmp_path / "run") as checkpoints:
+        checkpoints.save(3, model, batches)
+        checkpoints.wait()
+        assert checkpoints.steps == [2, 3]
+
+
 def save_without_data(folder: Path, item: str) -> None:
     with ocp.CheckpointManager(folder) as manager:
         args: Any = {item: ocp.args.StandardSave({"weights": jnp.zeros(3)})}
