@@ -7,7 +7,7 @@ shards than those that the manifest lists is never used.
 
 import os.path
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from gristmill.formats.corpus_order import settings_like
@@ -33,7 +33,6 @@ from gristmill.runtime.provenance import CorpusProvenance
 from gristmill.runtime.reader import RowReader
 from gristmill.runtime.row_index import RowIndex
 from gristmill.runtime.streams import MegatronStream, PaddedMegatronStream
-from gristmill.runtime.validation import order_of_source, reopen_source_rows
 from gristmill.runtime.window_stream import WindowStream
 from gristmill.runtime.windows import WindowOptions, corpus_windows
 
@@ -123,8 +122,8 @@ class Corpus:
             fingerprint = order_fingerprint(chosen, split)
             reopen = partial(reopen_built_rows, self.folder, missing, split, fingerprint, options)
             reader = RowReader(reopen, index=index, max_open_shards=max_open_shards, backend=backend)
-            return self._stream(chosen, split, reader)
-        chosen = self._choose(sequence_length, seed, index_set)
+            return self.stream_over(chosen, split, reader)
+        chosen = self.choose_index_set(sequence_length, seed, index_set)
         chosen.order(split)
         try:
             index = open_rows(self.folder, self.manifest, chosen, split, samples, options)
@@ -133,7 +132,7 @@ class Corpus:
         fingerprint = order_fingerprint(chosen, split)
         reopen = partial(reopen_rows, self.folder, chosen.name, split, fingerprint, samples, options)
         reader = RowReader(reopen, index=index, max_open_shards=max_open_shards, backend=backend)
-        return self._stream(chosen, split, reader)
+        return self.stream_over(chosen, split, reader)
 
     def windows(
         self,
@@ -182,72 +181,8 @@ class Corpus:
             backend=backend,
         )
 
-    def validation_streams(
-        self,
-        split: str = "valid",
-        sequence_length: int | None = None,
-        seed: int | None = None,
-        *,
-        index_set: str | None = None,
-        max_open_shards: int | None = None,
-        backend: Backend = "auto",
-    ) -> dict[str, MegatronStream]:
-        """Opens a split source by source, to validate on each by itself.
-
-        Args:
-            split: ``train``, ``valid`` or ``test``.
-            sequence_length: L, as for `stream`.
-            seed: of the order, as for `stream`.
-            index_set: name of an index set, where several fit.
-            max_open_shards: how many shards each keeps open, as for `stream`.
-            backend: how local files are read, as for `stream`.
-
-        Returns:
-            By the id of the source, in the order of the corpus: a stream of all samples that the index set has of it.
-            Those without any are not there.
-
-        Raises:
-            GristmillError: as `stream`.
-        """
-        chosen = self._choose(sequence_length, seed, index_set)
-        chosen.order(split).require_samples()
-        found = {}
-        for member in chosen.order(split).members:
-            alone = order_of_source(chosen, split, member.source)
-            fingerprint = order_fingerprint(alone, split)
-            reopen = partial(reopen_source_rows, self.folder, chosen.name, split, member.source, fingerprint)
-            index = open_rows(self.folder, self.manifest, alone, split)
-            reader = RowReader(reopen, index=index, max_open_shards=max_open_shards, backend=backend)
-            found[member.source] = self._stream(alone, split, reader)
-        return found
-
-    def validation_windows(
-        self,
-        split: str = "valid",
-        sequence_length: int | None = None,
-        seed: int | None = None,
-        *,
-        options: WindowOptions | None = None,
-        max_open_shards: int | None = None,
-        backend: Backend = "auto",
-    ) -> dict[str, WindowStream]:
-        """Opens a split source by source as windows, without an index set; arguments and errors as `windows`.
-
-        Returns:
-            By the id of the source, in the order of the corpus: a stream of all its windows, each once unless
-            `options` ask for more epochs. Sources without any are not there.
-        """
-        asked = WindowOptions() if options is None else options
-        asked = replace(asked, epochs=1 if asked.epochs is None else asked.epochs)
-
-        def windows(options: WindowOptions) -> WindowStream:
-            return self.windows(
-                split, sequence_length, seed, options=options, max_open_shards=max_open_shards, backend=backend
-            )
-
-        return {source: windows(replace(asked, sources=[source])) for source in windows(asked).sources}
-
-    def _stream(self, chosen: IndexSet, split: str, reader: RowReader) -> MegatronStream:
+    def stream_over(self, chosen: IndexSet, split: str, reader: RowReader) -> MegatronStream:
+        """The stream of a split of an index set, whose rows `reader` reads."""
         tokenizer = self.manifest.tokenizer
         kind = PaddedMegatronStream if reader.index.partial else MegatronStream
         return kind(
@@ -302,7 +237,8 @@ class Corpus:
             )
         raise CorpusError(f"{error}{_remedy(self.folder, base, split, error.samples)}")
 
-    def _choose(self, sequence_length: int | None, seed: int | None, name: str | None) -> IndexSet:
+    def choose_index_set(self, sequence_length: int | None, seed: int | None, name: str | None) -> IndexSet:
+        """The index set that `stream` takes for these arguments; raises as it does."""
         own = self.manifest.index_set
         if name is None and sequence_length is None and seed is None:
             if own is None:

@@ -77,7 +77,7 @@ class Selectable:
         return view_of(stream, Skips() if mapping is None else mapping, int(rows))
 
 
-def _parts(stream: Selectable) -> "tuple[ReaderStream, RowMap | None]":
+def _parts(stream: Selectable) -> "tuple[ReaderStream | StreamView, RowMap | None]":
     """The stream that a view is of, and which of its rows; a stream itself has no view."""
     if isinstance(stream, StreamView):
         return stream.stream, stream.rows
@@ -94,7 +94,7 @@ class StreamView(Selectable):
         count: number of rows.
     """
 
-    stream: "ReaderStream"
+    stream: "ReaderStream | StreamView"
     rows: RowMap
     count: int
 
@@ -236,7 +236,7 @@ class PaddedView(StreamView):
         return cast("Any", self.stream).valid_length(self.base_rows(rows))  # type: ignore[no-any-return]  # `view_of` saw it
 
 
-def view_of(stream: "ReaderStream", rows: RowMap, count: int) -> StreamView:
+def view_of(stream: "ReaderStream | StreamView", rows: RowMap, count: int) -> StreamView:
     """A stream of some rows of another, which knows what the other knows."""
     kind = PaddedView if hasattr(stream, "valid_length") else StreamView
     return kind(stream, rows, count)
