@@ -198,3 +198,22 @@ def test_the_six_fields_stay_the_default_of_a_source(stream: MegatronStream) -> 
 def test_what_there_is_not_is_refused(stream: MegatronStream, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         TokenBatches(stream, G, sharding_of("data", **DATA), **arguments)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_padded_last_batch_is_the_same_from_both(stream: MegatronStream, options: FieldOptions) -> None:
+    """200 rows in batches of 48: the last one holds 8 rows and 40 of padding."""
+    sharding = LAYOUTS["sequence"][0]()
+    arguments: dict[str, Any] = {"options": options, "last_batch": "pad"}
+    with (
+        TokenBatches(stream, 48, sharding, **arguments) as host,
+        TokenBatches(stream, 48, sharding, fields="device", **arguments) as device,
+    ):
+        for batches in (host, device):
+            batches.set_state({**batches.get_state(), "next_sample": 192})
+        expected, fields = next(host), jax.jit(device.expand)(next(device))
+        assert host.get_state() == device.get_state()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(np.asarray(fields[name]), np.asarray(array))
+        assert not np.asarray(array)[8:].any()
+    assert np.asarray(expected["inputs_segmentation"])[:8].all()
