@@ -8,6 +8,7 @@ corpus needs neither JAX nor Grain.
     TokenBatches(stream, global_batch, sharding) global batches as sharded arrays, with `get_state` and `set_state`
     StreamSource(stream)                         the same rows one by one, for Grain's own pipelines
     FieldOptions(...)                            how segments, positions and loss follow from the tokens
+    to_training(batch, "huggingface")            a batch in the form that another trainer takes
     parity_options("megatron")                   those options that equal another program's, and what departs from it
     Checkpoints(folder)                          model and data state saved and restored together
     DataSave(batches), DataRestore(batches)      the data state as an item of your own Orbax CheckpointManager
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gristmill.runtime.presets import parity_options
     from gristmill.runtime.source import StreamSource
     from gristmill.runtime.streams import DocumentStream, MegatronStream, RowPiece, Stream
+    from gristmill.runtime.training_form import TrainingForm, to_training
 
 __all__ = [
     "Batch",
@@ -47,7 +49,9 @@ __all__ = [
     "RowPiece",
     "Stream",
     "StreamSource",
+    "to_training",
     "TokenBatches",
+    "TrainingForm",
 ]
 
 _MODULES = {
@@ -67,7 +71,9 @@ _MODULES = {
     "RowPiece": "streams",
     "Stream": "streams",
     "StreamSource": "source",
+    "to_training": "training_form",
     "TokenBatches": "batches",
+    "TrainingForm": "training_form",
 }
 
 
