@@ -18,6 +18,7 @@ from gristmill.formats.index_table import read_index
 from gristmill.formats.near_table import NearDedup, read_near_dedup
 from gristmill.formats.settings_table import SettingsTable
 from gristmill.formats.storage import read_bytes
+from gristmill.formats.text_form import TextForm, parse_template, text_form
 
 __all__ = [
     "DEFAULT_SEED",
@@ -75,6 +76,7 @@ class SourceSettings:
         text_field: field or column that holds the text.
         extra_text_field: second field, joined behind the first; None for none.
         separator: what joins the two.
+        template: text with fields in braces, in place of those three; None for none.
         document: what a document of a text file is: "file" or "line".
         weight: share of the training samples; None where no source has one.
         max_epochs: how often the training split may use it; None for any.
@@ -91,6 +93,7 @@ class SourceSettings:
     text_field: str
     extra_text_field: str | None
     separator: str
+    template: str | None
     document: str
     weight: float | None
     max_epochs: float | None
@@ -99,6 +102,11 @@ class SourceSettings:
     invalid_text: str
     expect_damaged: tuple[str, ...]
     clean: CleanSettings
+
+    @property
+    def form(self) -> TextForm:
+        """How the text is put together from a record's fields."""
+        return text_form(self.text_field, self.extra_text_field, self.separator, self.template)
 
     def identity(self) -> dict[str, Any]:
         """Everything that decides the source's documents, without where the files lie and how they are mixed."""
@@ -255,6 +263,7 @@ def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
         text_field=table.take("text_field", str, "text", rule=bool, says="the name of a field") or "text",
         extra_text_field=table.take("extra_text_field", str, None, rule=bool, says="the name of a field"),
         separator=table.take("separator", str, "\n\n") or "",
+        template=_template(table),
         document=table.choice("document", ("file", "line"), "file"),
         weight=table.take("weight", float, None, rule=lambda value: value >= 0, says="a finite number, 0 or more"),
         max_epochs=table.take("max_epochs", float, None, rule=lambda value: value > 0, says="a number above 0"),
@@ -273,6 +282,20 @@ def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
         table.note("separator", "joins text_field and extra_text_field, but there is no extra_text_field")
     table.finish()
     return source
+
+
+def _template(table: SettingsTable) -> str | None:
+    template = table.take("template", str)
+    if template is None:
+        return None
+    try:
+        parse_template(template)
+    except ValueError as error:
+        table.note("template", f"is {template!r}: {error}")
+    for name in ("text_field", "extra_text_field", "separator"):
+        if table.has(name):
+            table.note(name, "says how the text is made up, and so does template; give one of them")
+    return template
 
 
 def _or(value: float | None, default: float) -> float:

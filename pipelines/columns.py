@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from gristmill.formats.errors import InputError
@@ -15,14 +16,9 @@ from gristmill.formats.recipe import SourceSettings
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.records import Batch, Place, RecordAccount
 
-__all__ = ["as_binary", "check_columns", "column_batch", "ColumnHasher", "text_columns"]
+__all__ = ["as_binary", "check_columns", "column_batch", "ColumnHasher"]
 
 _SHOWN_COLUMNS = 20
-
-
-def text_columns(source: SourceSettings) -> list[str]:
-    """Names of the columns that hold a source's text."""
-    return [source.text_field] if source.extra_text_field is None else [source.text_field, source.extra_text_field]
 
 
 def check_columns(schema: pa.Schema, names: Sequence[str], extent: Extent) -> None:
@@ -31,14 +27,14 @@ def check_columns(schema: pa.Schema, names: Sequence[str], extent: Extent) -> No
     Raises:
         InputError: names the column, and the columns that there are.
     """
-    for name in names:
+    for name in dict.fromkeys(names):
         found = schema.names.count(name)
-        if not found:
+        if not found and _nested_type(schema, name) is None:
             seen = ", ".join(schema.names[:_SHOWN_COLUMNS]) or "none"
             raise InputError(f"{extent.path}: no column {name!r}; columns seen: {seen}; set text_field to one of them")
         if found > 1:
             raise InputError(f"{extent.path}: {found} columns are called {name!r}; rename all but one")
-        kind = schema.field(name).type
+        kind = schema.field(name).type if found else _nested_type(schema, name)
         if not _holds_text(kind):
             raise InputError(
                 f"{extent.path}: column {name!r} holds {kind}, not strings; set text_field to a text column"
@@ -61,8 +57,26 @@ def _holds_text(kind: pa.DataType) -> bool:
     )
 
 
-def as_binary(column: pa.Array) -> pa.Array:
-    """A column of text as large_binary, dictionaries decoded."""
+def _nested_type(schema: pa.Schema, name: str) -> pa.DataType | None:
+    """Type of a nested column that a name with dots leads to; None where there is none."""
+    first, *rest = name.split(".")
+    if not rest or schema.names.count(first) != 1:
+        return None
+    kind = schema.field(first).type
+    for part in rest:
+        if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
+            return None
+        kind = kind.field(part).type
+    return kind
+
+
+def as_binary(rows: pa.RecordBatch, name: str) -> pa.Array:
+    """A column of text as large_binary, dictionaries decoded; a name with dots leads into structures."""
+    if name in rows.schema.names:
+        column = rows.column(name)
+    else:
+        first, *rest = name.split(".")
+        column = pc.struct_field(rows.column(first), rest)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column.cast(pa.large_binary())
@@ -112,11 +126,12 @@ def column_batch(
     """
     first = account.records
     rows = len(columns[0])
+    form = source.form
     try:
         texts = columns[0].cast(pa.large_string()).to_pylist()
-        if len(columns) == 2:
-            extras = columns[1].cast(pa.large_string()).to_pylist()
-            texts = [text + source.separator + extra for text, extra in zip(texts, extras, strict=True)]
+        if len(columns) > 1 or any(form.literals):
+            lists = [texts, *(column.cast(pa.large_string()).to_pylist() for column in columns[1:])]
+            texts = [form.join(values) for values in zip(*lists, strict=True)]
         if all(texts):
             account.records += rows
             return Batch(texts, range(first, first + rows))
@@ -152,7 +167,7 @@ def _text(
                 return None
             account.counted["repaired_text"] += 1
             parts.append(value.decode("utf-8", "replace"))
-    text = source.separator.join(parts)
+    text = source.form.join(parts)
     if not text:
         account.drop("empty", where, "")
     return text

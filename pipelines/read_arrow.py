@@ -4,7 +4,7 @@ A file lists its record batches, so a large one is cut between them; a stream do
 wanted columns are picked out of each batch, a few hundred rows at a time; the others are skipped where the form allows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import open_read
 from gristmill.pipelines.arrow_file import FILE_MAGIC
-from gristmill.pipelines.columns import ColumnHasher, as_binary, check_columns, column_batch, text_columns
+from gristmill.pipelines.columns import ColumnHasher, as_binary, check_columns, column_batch
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.records import Batch, RecordAccount
 
@@ -30,14 +30,14 @@ def read_arrow(extent: Extent, source: SourceSettings, account: RecordAccount) -
         InputError: a column is missing or of another type, a row is bad and the policy is "fail", or the file is
             damaged.
     """
-    names = text_columns(source)
+    names = source.form.names
     hasher = ColumnHasher()
     with open_read(extent.path) as raw:
         try:
             for row, rows in _record_batches(raw, extent, names):
                 for start in range(0, rows.num_rows, _ROWS):
                     part = rows.slice(start, _ROWS)
-                    columns = [as_binary(part.column(name)) for name in names]
+                    columns = [as_binary(part, name) for name in names]
                     for column in columns:
                         hasher.update(column)
                     batch = column_batch(columns, row + start, extent, source, account)
@@ -48,7 +48,7 @@ def read_arrow(extent: Extent, source: SourceSettings, account: RecordAccount) -
     account.inputs.append((extent.file, hasher.hexdigest(), account.records))
 
 
-def _record_batches(raw: BinaryIO, extent: Extent, names: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _record_batches(raw: BinaryIO, extent: Extent, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Number of the first row, and rows, of each record batch of an extent."""
     row = 0
     if raw.read(len(FILE_MAGIC)) != FILE_MAGIC:
@@ -63,10 +63,15 @@ def _record_batches(raw: BinaryIO, extent: Extent, names: list[str]) -> Iterator
     schema = pa.ipc.open_file(raw).schema
     check_columns(schema, names, extent)
     raw.seek(0)
-    wanted = pa.ipc.IpcReadOptions(included_fields=sorted(schema.get_field_index(name) for name in names))
+    wanted = pa.ipc.IpcReadOptions(included_fields=sorted({_place(schema, name) for name in names}))
     file = pa.ipc.open_file(raw, options=wanted)
     for number in range(extent.end):
         rows = file.get_batch(number)
         if number >= extent.start:
             yield row, rows
         row += rows.num_rows
+
+
+def _place(schema: pa.Schema, name: str) -> int:
+    """Place of the column that a name, or its part before a dot, means."""
+    return int(schema.get_field_index(name if name in schema.names else name.split(".")[0]))

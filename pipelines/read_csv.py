@@ -57,7 +57,7 @@ def _delimiter(name: str) -> str:
 
 def _columns(header: list[str], source: SourceSettings, extent: Extent) -> list[int]:
     """Places of the columns that make up the text."""
-    names = [source.text_field] if source.extra_text_field is None else [source.text_field, source.extra_text_field]
+    names = source.form.names
     for name in names:
         if header.count(name) != 1:
             seen = ", ".join(header[:_SHOWN_COLUMNS]) or "none"
@@ -118,7 +118,7 @@ def _text(
         found = f"{len(row)} values where the header names {width}"
         account.reject("wrong_column_count", where, found, "mend the row")
         return None
-    text = source.separator.join([row[column] for column in columns])
+    text = source.form.join([row[column] for column in columns])
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -15,6 +15,7 @@ import xxhash
 
 from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
+from gristmill.formats.text_form import MISSING, field_value
 from gristmill.pipelines.lines import LineBlock, line_blocks, line_number
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.records import Batch, Place, RecordAccount
@@ -45,14 +46,15 @@ def read_jsonl(extent: Extent, source: SourceSettings, account: RecordAccount) -
 def _fast(block: LineBlock, source: SourceSettings, account: RecordAccount) -> Batch | None:
     """The batch of a block without a fault; None when there is one."""
     lines = block.lines()
-    name, extra, separator = source.text_field, source.extra_text_field, source.separator
     loads = orjson.loads
     try:
-        if extra is None:
+        if source.extra_text_field is None and source.template is None and "." not in source.text_field:
+            name = source.text_field
             texts = [loads(line)[name] for line in lines]
         else:
+            form = source.form
             rows = [loads(line) for line in lines]
-            texts = [row[name] + separator + row[extra] for row in rows]
+            texts = [form.join([field_value(row, name) for name in form.names]) for row in rows]
     except (ValueError, KeyError, TypeError):
         return None
     if set(map(type, texts)) != {str} or not all(texts):
@@ -86,14 +88,12 @@ def _text(line: bytes, source: SourceSettings, account: RecordAccount, where: Ca
     if row is None:
         return None
     parts = []
-    for name in (source.text_field, source.extra_text_field):
-        if name is None:
-            continue
-        if name not in row:
+    for name in source.form.names:
+        value = field_value(row, name)
+        if value is MISSING:
             seen = ", ".join(list(row)[:_SHOWN_FIELDS]) or "none"
             account.reject("missing_field", where, f"no field {name!r}; fields seen: {seen}", "set text_field to one")
             return None
-        value = row[name]
         if value is None:
             account.reject("null_text", where, f"field {name!r} is null", "leave the record out")
             return None
@@ -102,7 +102,7 @@ def _text(line: bytes, source: SourceSettings, account: RecordAccount, where: Ca
             account.reject("not_a_string", where, f"field {name!r} is a {kind}: {value!r}", "name a field of strings")
             return None
         parts.append(value)
-    text = source.separator.join(parts)
+    text = source.form.join(parts)
     if not text:
         account.drop("empty", where, "")
     return text

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import open_read
-from gristmill.pipelines.columns import ColumnHasher, as_binary, check_columns, column_batch, text_columns
+from gristmill.pipelines.columns import ColumnHasher, as_binary, check_columns, column_batch
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.records import Batch, RecordAccount
 
@@ -28,7 +28,7 @@ def read_parquet(extent: Extent, source: SourceSettings, account: RecordAccount)
         InputError: a column is missing or of another type, a row is bad and the policy is "fail", or the file is
             damaged.
     """
-    names = text_columns(source)
+    names = source.form.names
     hasher = ColumnHasher()
     with open_read(extent.path) as raw:
         try:
@@ -36,8 +36,10 @@ def read_parquet(extent: Extent, source: SourceSettings, account: RecordAccount)
             check_columns(file.schema_arrow, names, extent)
             row = sum(file.metadata.row_group(group).num_rows for group in range(extent.start))
             groups = list(range(extent.start, extent.end))
-            for rows in file.iter_batches(_ROWS, row_groups=groups, columns=names, use_threads=False):
-                columns = [as_binary(rows.column(name)) for name in names]
+            for rows in file.iter_batches(
+                _ROWS, row_groups=groups, columns=list(dict.fromkeys(names)), use_threads=False
+            ):
+                columns = [as_binary(rows, name) for name in names]
                 for column in columns:
                     hasher.update(column)
                 batch = column_batch(columns, row, extent, source, account)

@@ -118,6 +118,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         text_field="problem",
         extra_text_field="solution",
         separator="",
+        template=None,
         document="file",
         weight=0.7,
         max_epochs=4.0,
@@ -134,6 +135,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         text_field="text",
         extra_text_field=None,
         separator="\n\n",
+        template=None,
         document="line",
         weight=3.0,
         max_epochs=None,
@@ -300,7 +302,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, Any]], list[str]]] = {
     "empty files": ([("sources.0.files", [])], ["sources[0].files: is empty; it must name at least one"]),
     "format": (
         [("sources.0.format", "json")],
-        ['sources[0].format: is "json"; it must be one of "auto", "jsonl", "parquet", "text", "python"; did you me'],
+        ['sources[0].format: is "json"; it must be one of "auto", "jsonl", "parquet", "arrow", "csv", "text", "py'],
     ),
     "text field": ([("sources.0.text_field", "")], ['sources[0].text_field: is ""; it must be the name of a field']),
     "extra field": (
@@ -310,6 +312,22 @@ MISTAKES: dict[str, tuple[list[tuple[str, Any]], list[str]]] = {
     "separator alone": (
         [("sources.0.separator", "\n")],
         ["sources[0].separator: joins text_field and extra_text_field, but there is no extra_text_field"],
+    ),
+    "template without a field": (
+        [("sources.0.template", "{{no}}")],
+        ["sources[0].template: is '{{no}}': no field's name in braces"],
+    ),
+    "template that asks for a format": (
+        [("sources.0.template", "{a:>5}")],
+        ["sources[0].template: is '{a:>5}': {a} asks for a format; values are put in as they are"],
+    ),
+    "template with a brace too many": (
+        [("sources.0.template", "{a}}")],
+        ["sources[0].template: is '{a}}': Single '}' encountered in format string"],
+    ),
+    "template and text field": (
+        [("sources.0.template", "{a}"), ("sources.0.text_field", "a")],
+        ["sources[0].text_field: says how the text is made up, and so does template; give one of them"],
     ),
     "document": (
         [("sources.0.document", "lines")],
@@ -426,12 +444,14 @@ MISTAKES: dict[str, tuple[list[tuple[str, Any]], list[str]]] = {
     ),
     "a key of a split": (
         [("index", {"sequence_length": 8, "test": {"sample": 8}})],
-        ['index.test.sample: is not a known key; did you mean "samples"? known here: drop_last_partial, epochs, samples, tokens'],
+        [
+            'index.test.sample: is not a known key; did you mean "samples"? known here: drop_last_partial, epochs, samples, tokens'
+        ],
     ),
     "index": ([("index", True)], ["index: is true; it must be a table", "index.sequence_length: is missing"]),
     "a misspelt table": (
         [("tokeniser", {"path": "x"})],
-        ['tokeniser: is not a known key; did you mean "tokenizer"? known here: defaults, index, name, output, s'],
+        ['tokeniser: is not a known key; did you mean "tokenizer"? known here: defaults, index, name, near_dedu'],
     ),
 }
 

@@ -241,6 +241,51 @@ class TestTwoFields:
         assert account.dropped == {"null_text": 1}
 
 
+class TestTemplate:
+    SETTINGS: ClassVar = {"template": "Q: {doc.q}\n{{A}}: {a} ({doc.q})"}
+    ROWS: ClassVar = [{"doc": {"q": "one"}, "a": "1"}, {"a": "2", "doc": {"q": "two", "x": 3}}]
+    TEXTS: ClassVar = ["Q: one\n{A}: 1 (one)", "Q: two\n{A}: 2 (two)"]
+
+    def test_of_lines(self, read: Read) -> None:
+        content = b"".join(row(**values) for values in self.ROWS)
+        assert read({"a.jsonl": content}, **self.SETTINGS)[0] == self.TEXTS
+
+    def test_a_name_with_dots_that_a_field_has(self, read: Read) -> None:
+        content = row(**{"doc.q": "flat", "doc": {"q": "deep"}}) + row(doc={"q": "deep"})
+        assert read({"a.jsonl": content}, text_field="doc.q")[0] == ["flat", "deep"]
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [
+            (row(doc={"q": "x"}), "missing_field"),
+            (row(doc="q", a="x"), "missing_field"),
+            (row(doc={}, a="x"), "missing_field"),
+            (row(doc={"q": None}, a="x"), "null_text"),
+            (row(doc={"q": 1}, a="x"), "not_a_string"),
+        ],
+    )
+    def test_faults(self, read: Read, line: bytes, reason: str) -> None:
+        texts, account = read({"a.jsonl": row(**self.ROWS[0]) + line}, **self.SETTINGS)
+        assert texts == self.TEXTS[:1]
+        assert account.dropped == {reason: 1}
+
+    @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+    def test_of_tables(self, tmp_path: Path, name: str) -> None:
+        table = pa.Table.from_pylist([*self.ROWS, {"doc": None, "a": "3"}, {"doc": {"q": "x"}, "a": None}])
+        if name == "a.parquet":
+            pq.write_table(table, tmp_path / name)
+        else:
+            with pa.ipc.new_file(str(tmp_path / name), table.schema) as file:
+                file.write_table(table)
+        texts, account = read_all(str(tmp_path / name), **self.SETTINGS)
+        assert texts == self.TEXTS
+        assert account.dropped == {"null_text": 2}
+        with pytest.raises(InputError, match=r"no column 'doc\.z'; columns seen: doc, a"):
+            read_all(str(tmp_path / name), text_field="doc.z")
+        with pytest.raises(InputError, match=r"column 'doc' holds struct<.*>, not strings"):
+            read_all(str(tmp_path / name), text_field="doc")
+
+
 class TestRepair:
     @pytest.mark.parametrize(
         ("line", "text"),
