@@ -31,9 +31,11 @@ from measure import machine
 
 from gristmill.formats.indexed_writer import write_indexed
 from gristmill.runtime import MegatronStream, TokenBatches, open_megatron
+from gristmill.runtime.backends import Backend
 
 HERE = Path(__file__).resolve().parent
 SHAPES = ((2048, 64), (8192, 64), (2048, 8), (8192, 8))
+BACKENDS: tuple[Backend, Backend] = ("mmap", "pread")
 EOD = 0
 DEVICES = 8
 
@@ -152,13 +154,17 @@ def seconds(batches: Iterator[Any], count: int) -> float:
 
 def compare(prefix: str, folder: Path, arguments: argparse.Namespace, length: int, batch: int) -> dict[str, float]:
     """CPU-nanoseconds per token of each side."""
-    stream = open_megatron(prefix, sequence_length=length, eod_id=EOD, cache_dir=folder / "cache")
+    stream, ranged = (
+        open_megatron(prefix, sequence_length=length, eod_id=EOD, cache_dir=folder / "cache", backend=backend)
+        for backend in BACKENDS
+    )
     memory = np.fromfile(prefix + ".bin", np.uint16)
     megatron = Megatron(arguments.megatron, prefix, length, batch, folder / "megatron")
     sides: dict[str, tuple[Callable[[int], float | None], int]] = {}
     for name, made, share in (
         ("plain copy", copies(memory, length, batch), 1),
         ("gather", gathers(stream, batch), 1),
+        ("gather by ranged reads", gathers(ranged, batch), 4),
         ("next(), device fields, 1 device", delivered(stream, batch, 1, "device"), 1),
         (f"next(), device fields, {DEVICES} devices", delivered(stream, batch, DEVICES, "device"), 1),
         ("next(), six fields by NumPy, 1 device", delivered(stream, batch, 1, "host"), 4),
