@@ -11,7 +11,7 @@ from gristmill.runtime.downloads import Downloads
 from gristmill.runtime.file_cache import CachedFile
 from gristmill.runtime.shards import Shard
 
-__all__ = ["CachedShard", "cached_shard", "remote_parts", "ShardKeeper"]
+__all__ = ["cached_shard", "CachedShard", "remote_parts", "ShardKeeper"]
 
 
 def remote_parts(shard: Shard) -> list[str]:

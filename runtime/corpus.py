@@ -144,6 +144,9 @@ class Corpus:
         options: WindowOptions | None = None,
         max_open_shards: int | None = None,
         backend: Backend = "auto",
+        storage: StorageMode | ObjectStorage = "auto",
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
     ) -> WindowStream:
         """Opens a split as windows of its tokens, for any length, seed and size, without an index set.
 
@@ -160,6 +163,9 @@ class Corpus:
             options: more about them; see `WindowOptions`.
             max_open_shards: how many shards are kept open; None takes `gristmill.runtime.shards.default_open_limit`.
             backend: how local files are read, as for `stream`.
+            storage: how files on an object store are read, as for `stream`.
+            cache_dir: folder of the cache, likewise.
+            cache_bytes: most bytes that it may hold, likewise.
 
         Raises:
             CorpusError: no length is set, or the split has no window.
@@ -179,6 +185,7 @@ class Corpus:
             options=WindowOptions() if options is None else options,
             max_open_shards=max_open_shards,
             backend=backend,
+            storage=object_storage(storage, cache_dir, cache_bytes),
         )
 
     def stream_over(self, chosen: IndexSet, split: str, reader: RowReader) -> MegatronStream:

@@ -28,7 +28,16 @@ from gristmill.runtime.remote_access import RemoteAccess
 from gristmill.runtime.row_index import Member, RowIndex
 from gristmill.runtime.shards import Shard
 
-__all__ = ["build_rows", "foreign_source", "open_rows", "reopen_built_rows", "reopen_rows", "TooFewError"]
+__all__ = [
+    "build_rows",
+    "foreign_source",
+    "open_rows",
+    "reopen_built_rows",
+    "reopen_rows",
+    "shard_facts",
+    "source_shards",
+    "TooFewError",
+]
 
 
 def foreign_source(manifest: Manifest, index_set: IndexSet) -> str | None:
@@ -128,11 +137,17 @@ def _access(
         return None
     entries = [manifest.source(source) for source in sources]
     shards = [shard for entry in entries for shard in source_shards(folder, manifest, entry)]
-    facts = dict(files)
-    for shard in (shard for entry in entries for shard in entry.shards):
+    facts = {**files, **shard_facts(folder, entries)}
+    return RemoteAccess(ObjectStorage() if storage is None else storage, shards, facts, list(files))
+
+
+def shard_facts(folder: str, sources: Sequence[SourceEntry]) -> dict[str, FileFacts]:
+    """Size and digest of every file of the shards of sources, by path or URL."""
+    facts: dict[str, FileFacts] = {}
+    for shard in (shard for source in sources for shard in source.shards):
         prefix = join(folder, shard.path)
         facts |= {bin_path(prefix): shard.bin, idx_path(prefix): shard.idx}
-    return RemoteAccess(ObjectStorage() if storage is None else storage, shards, facts, list(files))
+    return facts
 
 
 def _index(
@@ -163,6 +178,7 @@ def _index(
 
 
 def source_shards(folder: str, manifest: Manifest, source: SourceEntry) -> tuple[Shard, ...]:
+    """The shards of a source as readers open them."""
     return tuple(
         Shard(
             prefix=join(folder, shard.path),

@@ -7,7 +7,8 @@ price of noticing when they changed; tokens are not read.
 
 import os.path
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 
 from gristmill.formats.adopted_order import AdoptedOrder, StoredMember, order_of
 from gristmill.formats.adopted_plan import OrderRequest, plan_order
@@ -23,9 +24,11 @@ from gristmill.formats.indices import MemberIndices
 from gristmill.formats.order_facts import order_facts
 from gristmill.runtime.adopted_data import absolute_entry, folder_of, phases_of, shards_of, warn_without_eod
 from gristmill.runtime.backends import Backend
+from gristmill.runtime.object_storage import ObjectStorage, StorageMode, object_storage
 from gristmill.runtime.presets import Parity, order_departures, warn_departures
 from gristmill.runtime.process import process_number
 from gristmill.runtime.reader import RowReader
+from gristmill.runtime.remote_access import RemoteAccess, open_access
 from gristmill.runtime.row_index import Member, RowIndex
 from gristmill.runtime.streams import MegatronStream, PaddedMegatronStream
 
@@ -55,6 +58,7 @@ def open_megatron(
     process_index: int | None = None,
     max_open_shards: int | None = None,
     backend: Backend = "auto",
+    storage: StorageMode | ObjectStorage = "auto",
 ) -> MegatronStream:
     """Opens data by prefix, folder, manifest of raw shards, or a line of several, as one stream in Megatron's order.
 
@@ -93,6 +97,8 @@ def open_megatron(
         max_open_shards: how many shards are kept open; None takes `gristmill.runtime.shards.default_open_limit`.
         backend: how local files are read: ``mmap`` through maps, ``pread`` by ranged reads, ``auto`` by ranged reads on
             network and user-space file systems only.
+        storage: how files on an object store are read: ``cache``, ``ranges`` or ``auto``, or all options, the folder of
+            the cache among them (`cache_dir` here keeps indices); see `ObjectStorage`.
 
     Raises:
         SettingsError: an argument breaks a rule.
@@ -132,14 +138,17 @@ def open_megatron(
             foreign=foreign_caches,
             write=process_number(process_index) == 0,
         ),
+        storage=object_storage(storage),
     )
     sources = opening.sources()
     eod, bound = agreed_ids(sources, eod_id, vocabulary)
     warn_without_eod(sources, eod)
-    order = order_of(plan_order(sources, opening.request), opening.caches)
+    access = opening.access(sources)
+    with nullcontext() if access is None else access.arrays():
+        order = order_of(plan_order(sources, opening.request), opening.caches)
     fingerprint = order_fingerprint(order.index_set, split)
     reopen = replace(opening, fingerprint=fingerprint, stored=_stored(order))
-    index = _row_index(order, opening.request)
+    index = replace(_row_index(order, opening.request), access=access)
     reader = RowReader(reopen, index=index, max_open_shards=max_open_shards, backend=backend)
     kind = MegatronStream if drop_last_partial else PaddedMegatronStream
     return kind(
@@ -177,6 +186,7 @@ class _Opening:
     eod_id: int | None
     vocabulary: int | None
     caches: Caches
+    storage: ObjectStorage = field(default_factory=ObjectStorage)
     fingerprint: str = ""
     stored: _StoredOrder | None = None
 
@@ -191,29 +201,38 @@ class _Opening:
             identify=identify,
         )
 
+    def access(self, sources: Sequence[DataSource]) -> RemoteAccess | None:
+        """How their files are read; None where all are local."""
+        return open_access(self.storage, [shard for source in sources for shard in shards_of(source)])
+
     def __call__(self) -> RowIndex:
         if self.stored is not None:
             try:
                 return self._map(self.stored)
             except GristmillError:
                 pass  # gone meanwhile: found out, or told properly, below
-        order = order_of(plan_order(self.sources(), self.request), replace(self.caches, write=False))
+        sources = self.sources()
+        access = self.access(sources)
+        with nullcontext() if access is None else access.arrays():
+            order = order_of(plan_order(sources, self.request), replace(self.caches, write=False))
         if order_fingerprint(order.index_set, self.request.split) != self.fingerprint:
             raise CorpusError(
                 f"{self.entries[0].paths[0]}: the data changed since the stream was opened; open it again"
             )
-        return _row_index(order, self.request)
+        return replace(_row_index(order, self.request), access=access)
 
     def _map(self, stored: _StoredOrder) -> RowIndex:
         sources = self.sources(identify=False)
-        members = tuple(_member(sources[one.plan.place], one.open()) for one in stored.members)
+        access = self.access(sources)
         blend = None
-        if stored.blend is not None:
-            folder, request = stored.blend
-            blend, _ = find_blend(folder, request)
-            if blend is None:
-                raise CorpusError(f"{folder}: the blend is gone")
-        return _index_of(members, blend, stored.samples, self.request)
+        with nullcontext() if access is None else access.arrays():
+            members = tuple(_member(sources[one.plan.place], one.open()) for one in stored.members)
+            if stored.blend is not None:
+                folder, request = stored.blend
+                blend, _ = find_blend(folder, request)
+                if blend is None:
+                    raise CorpusError(f"{folder}: the blend is gone")
+        return replace(_index_of(members, blend, stored.samples, self.request), access=access)
 
 
 def _stored(order: AdoptedOrder) -> _StoredOrder | None:

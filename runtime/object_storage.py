@@ -14,14 +14,12 @@ from gristmill.formats.errors import SettingsError
 from gristmill.formats.storage import is_local, local_path
 from gristmill.runtime.retries import Retries
 
-__all__ = ["chosen_mode", "ObjectStorage", "object_storage", "StorageMode"]
+__all__ = ["chosen_mode", "object_storage", "ObjectStorage", "StorageMode"]
 
 StorageMode = Literal["auto", "cache", "ranges"]
 """How files of a store are read: through a cache on the disk, by ranges, or as their size and the disk allow."""
 
-CACHE_VARIABLE = "GRISTMILL_CACHE_DIR"
-"""Environment variable that names the folder of the cache where no option does."""
-
+_CACHE_VARIABLE = "GRISTMILL_CACHE_DIR"
 _FREE_SHARE = 0.8
 
 
@@ -70,7 +68,7 @@ class ObjectStorage:
         """The folder of the cache."""
         if self.cache_dir is not None:
             return local_path(os.fspath(self.cache_dir)).absolute()
-        named = os.environ.get(CACHE_VARIABLE)
+        named = os.environ.get(_CACHE_VARIABLE)
         if named:
             return Path(named).absolute()
         base = os.environ.get("XDG_CACHE_HOME")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gristmill.formats.npy import remote_arrays
-from gristmill.formats.storage import FileFacts
+from gristmill.formats.storage import FileFacts, is_local
 from gristmill.runtime.cached_arrays import open_cached_npy
 from gristmill.runtime.cached_shards import ShardKeeper, cached_shard, remote_parts
 from gristmill.runtime.downloads import Downloads
@@ -26,7 +26,7 @@ from gristmill.runtime.remote_shards import RemoteShard, RemoteShards, remote_sh
 from gristmill.runtime.rows_ahead import ReadRows, RowsAhead
 from gristmill.runtime.shards import Shard, default_open_limit
 
-__all__ = ["RemoteAccess"]
+__all__ = ["open_access", "RemoteAccess"]
 
 _FILES_HELD, _FILES_BESIDE = 6, 4  # descriptors of an open shard, with and without those that hold its copies
 _log = logging.getLogger(__name__)
@@ -113,7 +113,9 @@ class RemoteAccess:
         """Shards that are read this way; each is opened with its backend as any other is."""
         if self.downloads is not None:
             return [cached_shard(shard, self._keeper) for shard in shards]
-        remote = [remote_shard(shard, self.store, self._pins) if remote_parts(shard) else shard for shard in shards]
+        remote = [
+            shard if is_local(shard.parts[0]) else remote_shard(shard, self.store, self._pins) for shard in shards
+        ]
         if all(isinstance(shard, RemoteShard) for shard in remote):
             self.ranges = RemoteShards(self.store, cast("list[RemoteShard]", remote))
         return list(remote)
@@ -175,6 +177,25 @@ class RemoteAccess:
         """Lets reads bring files again."""
         if self.downloads is not None:
             self._keeper.stopped.clear()
+
+
+def open_access(
+    options: ObjectStorage | None,
+    shards: Sequence[Shard],
+    facts: Mapping[str, FileFacts] | None = None,
+    arrays: Sequence[str] = (),
+) -> RemoteAccess | None:
+    """How shards are read, see `RemoteAccess`; None where all of them are local.
+
+    Args:
+        options: the options; None takes the defaults.
+        shards: as for `RemoteAccess`.
+        facts: likewise.
+        arrays: likewise.
+    """
+    if not any(remote_parts(shard) for shard in shards):
+        return None
+    return RemoteAccess(ObjectStorage() if options is None else options, shards, facts or {}, arrays)
 
 
 def _held(options: ObjectStorage) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gristmill.formats.documents import DocumentDataset
 from gristmill.formats.errors import CorpusError, FormatError
 from gristmill.formats.indexed import DTYPE_CODES, HEADER, HEADER_BYTES, MAGIC, VERSION, IndexedDataset
+from gristmill.formats.storage import is_local
 from gristmill.runtime.backends import Backend
 from gristmill.runtime.compiled import compiled
 from gristmill.runtime.copies import copy_tokens
@@ -48,7 +49,7 @@ class _RemoteDataset(RangedDataset):
     shard: "RemoteShard"  # set before anything is opened
 
     def _open_index(self, index: str | bytes) -> Any:
-        return index if isinstance(index, bytes) else self.shard.file(index)
+        return super()._open_index(index) if isinstance(index, bytes) or is_local(index) else self.shard.file(index)
 
     def _entries(self, data: Any, dtype: str, count: int, offset: int) -> Any:
         if isinstance(data, RemoteFile):

@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from gristmill.formats.periodic_blend import PeriodicBlend
 from gristmill.runtime.copies import first_outside
 from gristmill.runtime.permutation import shuffle
+from gristmill.runtime.remote_access import RemoteAccess
 from gristmill.runtime.shards import Shard
 
-__all__ = ["count_windows", "WindowIndex", "WindowMember", "WindowWalk"]
+__all__ = ["count_windows", "runs", "WindowIndex", "WindowMember", "WindowWalk"]
 
 
 def count_windows(tokens: int, sequence_length: int, *, partial: bool = False) -> int:
@@ -57,6 +58,7 @@ class WindowIndex:
         keys: what the shuffles follow from: one for each member of a blend, else one for all; empty: not shuffled.
         blend: which member gives each row; None: the windows of all members are shuffled as one.
         partial: whether the tokens behind the last whole window of a member are one more window.
+        access: how files on an object store are read; None where they are local.
     """
 
     members: tuple[WindowMember, ...]
@@ -65,6 +67,7 @@ class WindowIndex:
     keys: tuple[int, ...]
     blend: PeriodicBlend | None = None
     partial: bool = False
+    access: RemoteAccess | None = None
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -136,3 +139,35 @@ class WindowWalk:
         starts = self._starts[members] + windows * self.index.sequence_length
         counts = np.minimum(self._ends[members] - starts, self.index.sequence_length + 1)
         return starts, counts
+
+    def shards(self, rows: ArrayLike) -> NDArray[np.int64]:
+        """Numbers of the shards that rows need, in the order of their first use; int64 [shards]."""
+        shard = self.pieces(*self.ranges(*self.locate(rows)))[2]
+        _, first = np.unique(shard, return_index=True)
+        found: NDArray[np.int64] = shard[np.sort(first)]
+        return found
+
+    def pieces(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Token ranges cut where shards end.
+
+        Args:
+            starts: int64 [R], from `ranges`.
+            counts: int64 [R], likewise.
+
+        Returns:
+            int64 [5, P], see `gristmill.runtime.window_reader.WindowReader.pieces`.
+        """
+        edges = self.shard_starts
+        first = np.searchsorted(edges, starts, side="right") - 1
+        last = np.searchsorted(edges, starts + counts, side="left") - 1
+        row, shard = runs(first, last + 1)
+        begin = np.maximum(starts[row], edges[shard])
+        count = np.minimum(starts[row] + counts[row], edges[shard + 1]) - begin
+        return np.stack([row, begin - starts[row], shard, begin - edges[shard], count])[:, count > 0]
+
+
+def runs(first: NDArray[np.int64], stop: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers of ranges, one range after the other: which range, and which number; int64 [P] both."""
+    counts = np.maximum(stop - first, 0)
+    which = np.repeat(np.arange(len(first)), counts)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts - first, counts)

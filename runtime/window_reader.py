@@ -4,6 +4,7 @@
 all shards are local files. The indices of shards are looked into only to tell where documents begin.
 """
 
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -14,9 +15,10 @@ from gristmill.formats.indexed import IndexedDataset
 from gristmill.runtime.backends import Backend, check_backend
 from gristmill.runtime.gather import OPENING
 from gristmill.runtime.ranged import RangedDataset
+from gristmill.runtime.rows_ahead import TokensAndStarts
 from gristmill.runtime.shard_reader import ShardReader, require_fit
 from gristmill.runtime.window_gather import gather_windows
-from gristmill.runtime.window_index import WindowIndex, WindowWalk
+from gristmill.runtime.window_index import WindowIndex, WindowWalk, runs
 
 __all__ = ["WindowReader"]
 
@@ -45,8 +47,10 @@ class WindowReader(ShardReader):
         self._open_index = open_index
         check_backend(backend)  # before anything is opened
         self.index = open_index() if index is None else index
-        super().__init__([shard for member in self.index.members for shard in member.shards], max_open_shards, backend)
+        shards = [shard for member in self.index.members for shard in member.shards]
+        super().__init__(shards, max_open_shards, backend, self.index.access)
         self._walk = WindowWalk(self.index)
+        self._follow(self._walk.shards, _reading_with(self), len(self), self.width)
         self._sources = np.repeat(np.arange(len(self.index.members)), [len(m.shards) for m in self.index.members])
 
     @property
@@ -86,7 +90,9 @@ class WindowReader(ShardReader):
         """
         with self._read_noted(rows) as at:
             starts, counts = self._walk.ranges(*self._walk.locate(rows))
-            return self._gather(rows, starts, counts, at) if self._mapped else self._copy(starts, counts)
+            if self._mapped:
+                return self._gather(rows, starts, counts, at)
+            return self._copy(starts, counts) if self._rows_ahead is None else self._rows_ahead.read(rows)[0]
 
     def read_numpy(self, rows: ArrayLike) -> NDArray[np.uint16 | np.int32]:
         """`read` in NumPy: the definition, and the way for shards on an object store."""
@@ -138,7 +144,12 @@ class WindowReader(ShardReader):
 
     def _copy(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.uint16 | np.int32]:
         out = self._room(len(starts))
-        pieces = self._pieces(starts, counts)
+        pieces = self._walk.pieces(starts, counts)
+        if self._access is not None and self._access.ranges is not None:
+            row, column, shard, first, count = pieces
+            read = self._access.ranges.read_into(shard, first, count, row * self.width + column, out.reshape(-1))
+            self.counts.add(bytes_read=read)
+            return out
         for number, dataset in self._datasets(np.unique(pieces[_SHARD]), counted=True):
             row, column, _, first, count = pieces[:, pieces[_SHARD] == number]
             if isinstance(dataset, RangedDataset):
@@ -164,16 +175,7 @@ class WindowReader(ShardReader):
         Raises:
             IndexError: a row does not exist.
         """
-        return self._pieces(*self._walk.ranges(*self._walk.locate(rows)))
-
-    def _pieces(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        edges = self._walk.shard_starts
-        first = np.searchsorted(edges, starts, side="right") - 1
-        last = np.searchsorted(edges, starts + counts, side="left") - 1
-        row, shard = _runs(first, last + 1)
-        begin = np.maximum(starts[row], edges[shard])
-        count = np.minimum(starts[row] + counts[row], edges[shard + 1]) - begin
-        return np.stack([row, begin - starts[row], shard, begin - edges[shard], count])[:, count > 0]
+        return self._walk.pieces(*self._walk.ranges(*self._walk.locate(rows)))
 
     def sequences(self, rows: ArrayLike) -> NDArray[np.int64]:
         """The sequences that rows are made of; opens the shards.
@@ -222,20 +224,13 @@ class WindowReader(ShardReader):
         return "working out which windows the rows are"
 
 
-def _runs(first: NDArray[np.int64], stop: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers of ranges, one range after the other: which range, and which number; int64 [P] both."""
-    counts = np.maximum(stop - first, 0)
-    which = np.repeat(np.arange(len(first)), counts)
-    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts - first, counts)
-
-
 def _cut(dataset: IndexedDataset, pieces: NDArray[np.int64]) -> NDArray[np.int64]:
     """Pieces of one shard cut where its sequences begin: int64 [6, P], the last row the number of the sequence."""
     row, column, shard, start, count = pieces
     item = dataset.dtype.itemsize
     first = _entries_below(dataset.pointers, start * item + 1) - 1
     stop = _entries_below(dataset.pointers, (start + count) * item)
-    piece, sequence = _runs(first, stop)
+    piece, sequence = runs(first, stop)
     opens = dataset.pointers[sequence].astype(np.int64) // item
     begin = np.maximum(start[piece], opens)
     held = np.minimum(start[piece] + count[piece], opens + dataset.lengths[sequence]) - begin
@@ -258,6 +253,20 @@ def _entries_below(entries: NDArray[np.int64], values: NDArray[np.int64]) -> NDA
         smaller = (entries[middle] < values) & (low < high)
         low, high = np.where(smaller, middle + 1, low), np.where(smaller, high, np.minimum(high, middle))
     return low
+
+
+def _reading_with(reader: WindowReader) -> Callable[[ArrayLike], TokensAndStarts]:
+    """Reads rows as a reader does, for as long as somebody else keeps it; where sequences begin is left out."""
+    reference = weakref.ref(reader)
+
+    def read(rows: ArrayLike) -> TokensAndStarts:
+        found = reference()
+        if found is None:
+            raise ValueError("the stream is gone")
+        tokens = found.read_numpy(rows)
+        return tokens, np.zeros((len(tokens), 0), np.bool_)
+
+    return read
 
 
 def _reopen(open_index: Callable[[], WindowIndex], max_open_shards: int | None, backend: Backend) -> WindowReader:

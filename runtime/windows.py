@@ -5,7 +5,7 @@ same stream is paths and a few numbers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gristmill.formats.corpus_order import settings_like
@@ -18,10 +18,13 @@ from gristmill.formats.index_sources import index_sources
 from gristmill.formats.manifest import Manifest, read_manifest
 from gristmill.formats.schedule import Phase
 from gristmill.formats.split import SPLITS
+from gristmill.formats.storage import is_local
 from gristmill.runtime.adopted_data import absolute_entry, phases_of, shards_of, warn_without_eod
 from gristmill.runtime.backends import Backend
-from gristmill.runtime.corpus_rows import source_shards
+from gristmill.runtime.corpus_rows import shard_facts, source_shards
+from gristmill.runtime.object_storage import ObjectStorage, StorageMode, object_storage
 from gristmill.runtime.provenance import CorpusProvenance
+from gristmill.runtime.remote_access import open_access
 from gristmill.runtime.window_index import WindowIndex
 from gristmill.runtime.window_plan import WindowPlan, WindowRequest, WindowSource, plan_windows
 from gristmill.runtime.window_reader import WindowReader
@@ -67,6 +70,7 @@ def corpus_windows(
     options: WindowOptions,
     max_open_shards: int | None,
     backend: Backend,
+    storage: ObjectStorage | None = None,
 ) -> WindowStream:
     """The window stream of a corpus; see `gristmill.runtime.corpus.Corpus.windows`.
 
@@ -81,6 +85,7 @@ def corpus_windows(
         options: see `WindowOptions`.
         max_open_shards: see `gristmill.runtime.reader.RowReader`.
         backend: likewise.
+        storage: how files on an object store are read; None takes the defaults.
     """
     length = sequence_length if sequence_length is not None else None if own is None else own.sequence_length
     if length is None:
@@ -108,7 +113,8 @@ def corpus_windows(
         schedule=_of_sources(later, manifest, chosen) if sized is not None or options.schedule is not None else (),
     )
     plan = _plan(folder, manifest, chosen, asked)
-    reopen = partial(_reopen, folder, chosen, asked, plan.fingerprint)
+    index = _accessed(plan.index, storage, folder, manifest)
+    reopen = partial(_reopen, folder, chosen, asked, plan.fingerprint, storage)
     tokenizer = manifest.tokenizer
     kind = WindowStream if asked.drop_last_partial else PaddedWindowStream
     return kind(
@@ -118,7 +124,7 @@ def corpus_windows(
         eod_id=tokenizer.eod_id,
         vocabulary=tokenizer.vocabulary,
         left_out=plan.left_out,
-        reader=WindowReader(reopen, index=plan.index, max_open_shards=max_open_shards, backend=backend),
+        reader=WindowReader(reopen, index=index, max_open_shards=max_open_shards, backend=backend),
         history=plan.history,
         facts=plan.facts,
         tokenizer_fingerprint=tokenizer.fingerprint,
@@ -167,14 +173,26 @@ def _plan(folder: str, manifest: Manifest, chosen: Sequence[str], request: Windo
     )
 
 
-def _reopen(folder: str, chosen: Sequence[str], request: WindowRequest, fingerprint: str) -> WindowIndex:
+def _accessed(
+    index: WindowIndex, storage: ObjectStorage | None, folder: str = "", manifest: Manifest | None = None
+) -> WindowIndex:
+    """An index that says how its files on an object store are read; of a corpus, with what its manifest tells."""
+    shards = [shard for member in index.members for shard in member.shards]
+    facts = {} if manifest is None or is_local(folder) else shard_facts(folder, manifest.sources)
+    return replace(index, access=open_access(storage, shards, facts))
+
+
+def _reopen(
+    folder: str, chosen: Sequence[str], request: WindowRequest, fingerprint: str, storage: ObjectStorage | None
+) -> WindowIndex:
     """Opens the index of a stream that was opened before, in this process or another."""
-    plan = _plan(folder, read_manifest(folder), chosen, request)
+    manifest = read_manifest(folder)
+    plan = _plan(folder, manifest, chosen, request)
     if plan.fingerprint != fingerprint:
         raise CorpusError(
             f"{folder}: {request.split}: prepared anew since the stream was opened; open the corpus again"
         )
-    return plan.index
+    return _accessed(plan.index, storage, folder, manifest)
 
 
 def open_windows(
@@ -194,6 +212,7 @@ def open_windows(
     drop_last_partial: bool = True,
     max_open_shards: int | None = None,
     backend: Backend = "auto",
+    storage: StorageMode | ObjectStorage = "auto",
 ) -> WindowStream:
     """Opens data by prefix, folder, manifest of raw shards, or a line of several, as one stream of windows.
 
@@ -220,6 +239,7 @@ def open_windows(
             one more row, padded at its end, and the stream has a `valid_length`.
         max_open_shards: how many shards are kept open; None takes `gristmill.runtime.shards.default_open_limit`.
         backend: how local files are read; see `gristmill.runtime.reader.RowReader`.
+        storage: how files on an object store are read; see `open_megatron`.
 
     Raises:
         SettingsError: an argument breaks a rule.
@@ -252,6 +272,7 @@ def open_windows(
     eod, bound = agreed_ids(sources, eod_id, vocabulary)
     warn_without_eod(sources, eod)
     plan = plan_windows([WindowSource(source=one.member_source, shards=shards_of(one)) for one in sources], request)
+    options = object_storage(storage)
     kind = WindowStream if drop_last_partial else PaddedWindowStream
     return kind(
         name=", ".join(source.id for source in sources),
@@ -261,13 +282,11 @@ def open_windows(
         vocabulary=bound,
         left_out=plan.left_out,
         reader=WindowReader(
-            partial(_same, plan.index), index=plan.index, max_open_shards=max_open_shards, backend=backend
+            partial(_accessed, plan.index, options),
+            index=_accessed(plan.index, options),
+            max_open_shards=max_open_shards,
+            backend=backend,
         ),
         history=plan.history,
         facts=plan.facts,
     )
-
-
-def _same(index: WindowIndex) -> WindowIndex:
-    """An index that was pickled: paths, counts and keys. A shard that holds something else is noticed when opened."""
-    return index

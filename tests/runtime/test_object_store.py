@@ -17,8 +17,11 @@ import pytest
 from gristmill.formats.errors import CorpusError, GristmillError, SettingsError, StorageError
 from gristmill.formats.storage import list_files, local_path
 from gristmill.runtime.corpus import open_corpus
+from gristmill.runtime.megatron import open_megatron
 from gristmill.runtime.object_storage import ObjectStorage
+from gristmill.runtime.remote_ranges import RemoteArray
 from gristmill.runtime.retries import Retries
+from gristmill.runtime.windows import open_windows
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 """Connections that a fault cut off are closed by aiohttp when they are collected."""
@@ -336,3 +339,48 @@ def test_a_stream_that_is_dropped_ends_its_threads(calm: Stored, tmp_path: Path)
 def test_options_out_of_range_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         ObjectStorage(**options)
+
+
+@pytest.mark.parametrize("mode", ["cache", "ranges"])
+def test_windows_on_a_store_are_those_of_the_disk(calm: Stored, tmp_path: Path, mode: str) -> None:
+    local = open_corpus(calm.local).windows("train", samples=100)
+    stream = open_corpus(calm.url).windows("train", samples=100, storage=mode, cache_dir=tmp_path)  # type: ignore[arg-type]
+    assert stream.fingerprint == local.fingerprint
+    for first in range(0, 100, 10):
+        rows = np.arange(first, first + 10)
+        np.testing.assert_array_equal(stream.read(rows), local.read(rows))
+    np.testing.assert_array_equal(stream.read_documents([5, 3])[1], local.read_documents([5, 3])[1])
+    again = pickle.loads(pickle.dumps(stream))
+    np.testing.assert_array_equal(again.read([1, 99]), local.read([1, 99]))
+    for one in (stream, again):
+        one.close()
+    assert threads() == []
+
+
+@pytest.mark.parametrize("mode", ["cache", "ranges"])
+@pytest.mark.parametrize("unit", ["sequence", "document"])
+def test_anyones_data_on_a_store(store: Any, proxy: Any, tmp_path: Path, write_pair: Any, mode: str, unit: str) -> None:
+    proxy.reset()
+    name = f"pairs-{mode}-{unit}"
+    for number, dtype in enumerate(("uint16", "int32")):
+        write_pair(tmp_path / name / f"p{number}", range(1, 60), seed=number, sentences=3, dtype=dtype)
+    for path in (tmp_path / name).iterdir():
+        store.put(f"{name}/{path.name}", path.read_bytes())
+    options = {"sequence_length": 16, "eod_id": 1, "samples": 150, "granularity": unit}
+    local = open_megatron(str(tmp_path / name), **options)
+    cache = ObjectStorage(mode=mode, cache_dir=tmp_path / "cache", retries=QUICK)  # type: ignore[arg-type]
+    urls = {"cache_dir": f"{store.url}/{name}-indices", "storage": cache}
+    for stored in (False, True):  # built, then found on the store
+        stream = open_megatron(f"{store.url}/{name}", **options, **urls)
+        np.testing.assert_array_equal(batches(stream), local.read(np.arange(150)))
+        again = pickle.loads(pickle.dumps(stream))
+        np.testing.assert_array_equal(again.read([149, 0]), local.read([149, 0]))
+        if stored and mode == "ranges":
+            assert isinstance(stream.reader.index.members[0].indices.document_index, RemoteArray)
+        for one in (stream, again):
+            one.close()
+    windows = open_windows(f"{store.url}/{name}", sequence_length=16, eod_id=1, granularity=unit, storage=cache)
+    expected = open_windows(str(tmp_path / name), sequence_length=16, eod_id=1, granularity=unit)
+    np.testing.assert_array_equal(windows.read(np.arange(len(expected))), expected.read(np.arange(len(expected))))
+    windows.close()
+    assert threads() == []
