@@ -3,6 +3,7 @@
     GristmillError
     ├── SettingsError            a setting cannot be followed; nothing was read or written     exit code 2
     │   ├── RecipeError          the recipe has mistakes, all of them listed
+    │   ├── SetupError           a training job and its data do not fit, all of it listed
     │   ├── TokenizerError       the tokenizer or its EOD cannot be used
     │   └── MissingExtraError    a library is absent; the message names the extra
     ├── DataError                the data are not what they must be                            exit code 1
@@ -27,6 +28,7 @@ __all__ = [
     "Problem",
     "RecipeError",
     "SettingsError",
+    "SetupError",
     "StorageError",
     "TokenizerError",
 ]
@@ -91,10 +93,10 @@ class MissingExtraError(SettingsError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a recipe.
+    """One mistake in a recipe, or in the settings of a training job.
 
     Attributes:
-        key: dotted path of the setting, for example ``sources[1].weight``.
+        key: the setting; in a recipe its dotted path, for example ``sources[1].weight``.
         message: what is wrong, the value, the rule and a suggestion.
     """
 
@@ -117,3 +119,17 @@ class RecipeError(SettingsError):
         lines = "\n".join(f"  - {problem}" for problem in problems)
         count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
         super().__init__(f"{where}: {count} in the recipe\n{lines}")
+
+
+class SetupError(SettingsError):
+    """The settings of a training job do not fit each other or its data; all that does not is listed at once.
+
+    Attributes:
+        problems: what does not fit, in the order in which it is compared.
+    """
+
+    def __init__(self, where: str, problems: list[Problem]) -> None:
+        self.problems = tuple(problems)
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        count = "1 setting does" if len(problems) == 1 else f"{len(problems)} settings do"
+        super().__init__(f"{where}: {count} not fit\n{lines}")

@@ -8,6 +8,7 @@ corpus needs neither JAX nor Grain.
     TokenBatches(stream, global_batch, sharding) global batches as sharded arrays, with `get_state` and `set_state`
     StreamSource(stream)                         the same rows one by one, for Grain's own pipelines
     FieldOptions(...)                            how segments, positions and loss follow from the tokens
+    check_training_setup(stream, vocabulary=…)   what of a job's settings does not fit its data, all at once
     to_training(batch, "huggingface")            a batch in the form that another trainer takes
     parity_options("megatron")                   those options that equal another program's, and what departs from it
     Checkpoints(folder)                          model and data state saved and restored together
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
     from gristmill.runtime.megatron import open_megatron
     from gristmill.runtime.naming import make_megatron_fields
     from gristmill.runtime.presets import parity_options
+    from gristmill.runtime.setup_check import check_training_setup
     from gristmill.runtime.source import StreamSource
     from gristmill.runtime.streams import DocumentStream, MegatronStream, RowPiece, Stream
     from gristmill.runtime.training_form import TrainingForm, to_training
 
 __all__ = [
     "Batch",
+    "check_training_setup",
     "Checkpoints",
     "Corpus",
     "DataRestore",
@@ -56,6 +59,7 @@ __all__ = [
 
 _MODULES = {
     "Batch": "batches",
+    "check_training_setup": "setup_check",
     "Checkpoints": "checkpoint",
     "Corpus": "corpus",
     "DataRestore": "data_handler",

@@ -18,6 +18,7 @@ from gristmill.formats.errors import (
     Problem,
     RecipeError,
     SettingsError,
+    SetupError,
     StorageError,
     TokenizerError,
 )
@@ -27,6 +28,7 @@ TREE = {
     GristmillError: (Exception, 1),
     SettingsError: (GristmillError, 2),
     RecipeError: (SettingsError, 2),
+    SetupError: (SettingsError, 2),
     TokenizerError: (SettingsError, 2),
     MissingExtraError: (SettingsError, 2),
     DataError: (GristmillError, 1),
@@ -36,9 +38,10 @@ TREE = {
     StorageError: (GristmillError, 1),
 }
 EXAMPLES = [
-    *(kind("x: what is wrong") for kind in TREE if kind not in {RecipeError, MissingExtraError}),
+    *(kind("x: what is wrong") for kind in TREE if kind not in {RecipeError, SetupError, MissingExtraError}),
     MissingExtraError("jax", "train", "delivery"),
     RecipeError("recipe.toml", [Problem("seed", "is -1"), Problem("", "is empty")]),
+    SetupError("the stream", [Problem("steps", "are too many")]),
 ]
 
 
@@ -85,6 +88,14 @@ def test_a_recipe_error_lists_every_mistake() -> None:
     )
     assert error.problems == tuple(problems)
     assert str(RecipeError("r.toml", problems[:1])) == "r.toml: 1 mistake in the recipe\n  - seed: is -1"
+
+
+def test_a_setup_error_lists_all_that_does_not_fit() -> None:
+    problems = [Problem("eod_id", "is 1, not 0"), Problem("steps", "are too many")]
+    error = SetupError("the stream", problems)
+    assert str(error) == "the stream: 2 settings do not fit\n  - eod_id: is 1, not 0\n  - steps: are too many"
+    assert error.problems == tuple(problems)
+    assert str(SetupError("x", problems[:1])) == "x: 1 setting does not fit\n  - eod_id: is 1, not 0"
 
 
 @pytest.mark.parametrize("path", sorted(FORMATS.glob("*.py")), ids=lambda path: path.name)
