@@ -9,8 +9,9 @@ more for each pair, for an error in place of the signal that ends a process whic
 
 import os
 import resource
+import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -336,8 +337,9 @@ class _File:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    def __del__(self) -> None:
-        self.close()  # a stream that is dropped without `close` leaves no file open either
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():  # then files are closed anyway, and modules may be gone
+            self.close()  # a stream that is dropped without `close` leaves no file open either
 
 
 class _OpenPair:

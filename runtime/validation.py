@@ -18,6 +18,7 @@ from gristmill.formats.storage import join
 from gristmill.runtime.backends import Backend
 from gristmill.runtime.corpus import Corpus
 from gristmill.runtime.corpus_rows import open_rows
+from gristmill.runtime.object_storage import ObjectStorage, StorageMode, object_storage
 from gristmill.runtime.reader import RowReader
 from gristmill.runtime.row_index import RowIndex
 from gristmill.runtime.row_map import Round
@@ -75,6 +76,7 @@ def validation_streams(
     windows: WindowOptions | None = None,
     max_open_shards: int | None = None,
     backend: Backend = "auto",
+    storage: StorageMode | ObjectStorage = "auto",
 ) -> dict[str, MegatronStream | WindowStream]:
     """Opens a split source by source, to validate on each by itself.
 
@@ -88,6 +90,7 @@ def validation_streams(
             more epochs.
         max_open_shards: how many shards each keeps open, as for `Corpus.stream`.
         backend: how local files are read, likewise.
+        storage: how files on an object store are read, likewise.
 
     Returns:
         By the id of the source, in the order of the corpus: a stream of all samples that the index set has of it, or of
@@ -101,18 +104,25 @@ def validation_streams(
 
         def opened(options: WindowOptions) -> WindowStream:
             return corpus.windows(
-                split, sequence_length, seed, options=options, max_open_shards=max_open_shards, backend=backend
+                split,
+                sequence_length,
+                seed,
+                options=options,
+                max_open_shards=max_open_shards,
+                backend=backend,
+                storage=storage,
             )
 
         return {source: opened(replace(asked, sources=[source])) for source in opened(asked).sources}
+    access = object_storage(storage, None, None)
     chosen = corpus.choose_index_set(sequence_length, seed, index_set)
     chosen.order(split).require_samples()
     found: dict[str, MegatronStream | WindowStream] = {}
     for member in chosen.order(split).members:
         alone = _of_source(chosen, split, member.source)
         fingerprint = order_fingerprint(alone, split)
-        reopen = partial(_reopen, corpus.folder, chosen.name, split, member.source, fingerprint)
-        index = open_rows(corpus.folder, corpus.manifest, alone, split)
+        reopen = partial(_reopen, corpus.folder, chosen.name, split, member.source, fingerprint, access)
+        index = open_rows(corpus.folder, corpus.manifest, alone, split, storage=access)
         reader = RowReader(reopen, index=index, max_open_shards=max_open_shards, backend=backend)
         found[member.source] = corpus.stream_over(alone, split, reader)
     return found
@@ -130,9 +140,9 @@ def _of_source(index_set: IndexSet, split: str, source: str) -> IndexSet:
     return replace(index_set, orders=(alone,), parent=None, history=())
 
 
-def _reopen(folder: str, name: str, split: str, source: str, fingerprint: str) -> RowIndex:
+def _reopen(folder: str, name: str, split: str, source: str, fingerprint: str, storage: ObjectStorage) -> RowIndex:
     """Opens the index of a stream of one source that was opened before, in this process or another."""
     index_set = _of_source(read_set(join(folder, INDICES_FOLDER, name)), split, source)
     if order_fingerprint(index_set, split) != fingerprint:
         raise CorpusError(f"{folder}: {split}: prepared anew since the stream was opened; open the corpus again")
-    return open_rows(folder, read_manifest(folder), index_set, split)
+    return open_rows(folder, read_manifest(folder), index_set, split, storage=storage)
