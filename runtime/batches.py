@@ -31,7 +31,7 @@ from gristmill.runtime.state import StreamState, check_state
 from gristmill.runtime.state_file import load_state, save_state
 from gristmill.runtime.streams import Stream
 
-__all__ = ["Batch", "Place", "TokenBatches"]
+__all__ = ["Batch", "LastBatch", "Place", "TokenBatches"]
 
 Batch = dict[str, jax.Array]
 """The arrays of a global batch by name, as `TokenBatches.element_spec` has them: unless asked otherwise, the six fields

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from gristmill.runtime import Checkpoints, TokenBatches, open_corpus
+from gristmill.runtime import Checkpoints, Stream, TokenBatches, open_corpus
 
 
 def live(life: dict[str, Any], report: Any) -> None:
@@ -27,7 +27,8 @@ def live(life: dict[str, Any], report: Any) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "context"))
-    stream = open_corpus(life["corpus"]).stream(index_set=life["index_set"])
+    whole = open_corpus(life["corpus"]).stream(index_set=life["index_set"])
+    stream: Stream = whole if life["left_out"] is None else whole.skip_range(*life["left_out"])
     sharding = NamedSharding(mesh, PartitionSpec("data", "context"))
     everywhere = NamedSharding(mesh, PartitionSpec())
 
