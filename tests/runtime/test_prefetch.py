@@ -162,7 +162,8 @@ print(code, prefetcher.get())
 
 
 def test_a_forked_process_is_told_that_it_has_no_thread() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=30, check=True)
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]  # later Pythons advise against it too
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     told, result = done.stdout.splitlines()
     assert told == (
         "test: started before this process was forked, which does not take threads along; open the data anew in each "
