@@ -19,12 +19,12 @@ from gristmill.runtime.backends import Backend, check_backend
 from gristmill.runtime.gather import FIRST_MEMBER, OPENING, gather
 from gristmill.runtime.pieces import Pieces, piece_starts
 from gristmill.runtime.ranged import RangedDataset
-from gristmill.runtime.row_index import Member, RowIndex
+from gristmill.runtime.row_index import RowIndex
 from gristmill.runtime.rows_ahead import TokensAndStarts
 from gristmill.runtime.shard_reader import ShardReader, require_fit
 from gristmill.runtime.walk import RowWalk
 
-__all__ = ["Member", "RowIndex", "RowReader"]
+__all__ = ["RowReader"]
 
 _NO_STARTS = np.zeros((0, 0), np.bool_)
 _ALL_WHOLE = np.zeros(0, np.int64)

@@ -18,7 +18,8 @@ from gristmill.formats.indices import build_indices, plan_epochs
 from gristmill.runtime.corpus import open_corpus
 from gristmill.runtime.ranged import FileArray, RangedFile, open_ranged, ranged_array
 from gristmill.runtime.ranges import GAP_BYTES
-from gristmill.runtime.reader import Member, RowIndex, RowReader
+from gristmill.runtime.reader import RowReader
+from gristmill.runtime.row_index import Member, RowIndex
 from gristmill.runtime.shards import Shard
 
 NAMES = itertools.count()

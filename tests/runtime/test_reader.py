@@ -18,7 +18,8 @@ from gristmill.formats.errors import CorpusError, FormatError, SettingsError
 from gristmill.formats.indexed import PairFiles
 from gristmill.formats.indexed_writer import write_indexed
 from gristmill.formats.indices import MemberIndices, build_indices, plan_epochs
-from gristmill.runtime.reader import Member, RowIndex, RowReader
+from gristmill.runtime.reader import RowReader
+from gristmill.runtime.row_index import Member, RowIndex
 from gristmill.runtime.shards import Shard
 
 FOLDERS = itertools.count()
