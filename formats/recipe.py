@@ -41,7 +41,7 @@ DEFAULT_TARGET_TOKENS = 50_000_000
 DEFAULT_SPLITS = "969,30,1"
 """Proportions of training, validation and test of an index that names none; Megatron's."""
 
-FORMATS = ("auto", "jsonl", "parquet", "arrow", "csv", "text", "python")
+FORMATS = ("auto", "jsonl", "parquet", "arrow", "csv", "warc", "text", "python")
 """What `format` of a source may say."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -77,6 +77,7 @@ class SourceSettings:
         extra_text_field: second field, joined behind the first; None for none.
         separator: what joins the two.
         template: text with fields in braces, in place of those three; None for none.
+        html: what becomes text of a web archive's pages: "main", their main content, or "all".
         document: what a document of a text file is: "file" or "line".
         weight: share of the training samples; None where no source has one.
         max_epochs: how often the training split may use it; None for any.
@@ -94,6 +95,7 @@ class SourceSettings:
     extra_text_field: str | None
     separator: str
     template: str | None
+    html: str
     document: str
     weight: float | None
     max_epochs: float | None
@@ -264,6 +266,7 @@ def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
         extra_text_field=table.take("extra_text_field", str, None, rule=bool, says="the name of a field"),
         separator=table.take("separator", str, "\n\n") or "",
         template=_template(table),
+        html=table.choice("html", ("main", "all"), "main"),
         document=table.choice("document", ("file", "line"), "file"),
         weight=table.take("weight", float, None, rule=lambda value: value >= 0, says="a finite number, 0 or more"),
         max_epochs=table.take("max_epochs", float, None, rule=lambda value: value > 0, says="a number above 0"),

@@ -95,7 +95,7 @@ def estimate_source(
             tally, total = sampler.arrow(group), _rows(group, _arrow_rows)
         elif _one_document_each(source, kind):
             tally, total = sampler.whole_files(group), float(stored)
-        elif compressed or kind == "csv":
+        elif compressed or kind in {"csv", "warc"}:
             tally, total = sampler.compressed_lines(group), float(stored)
         else:
             tally, total = sampler.plain_lines(group), float(stored)
@@ -226,7 +226,7 @@ class _Sampler:
         """Adds what extents hold up to a bounded amount of text; without an amount, the records read are it."""
         account = RecordAccount("skip")
         source = self._source
-        if extents[0].format == "csv":  # a part of a file may end inside a quoted value
+        if extents[0].format in {"csv", "warc"}:  # a part of a file may end inside a value or a page
             source = replace(source, expect_damaged=(extents[0].relative,))
         texts: list[str] = []
         size = 0

@@ -38,6 +38,8 @@ _FORMATS = {
     ".feather": "arrow",
     ".csv": "csv",
     ".tsv": "csv",
+    ".warc": "warc",
+    ".wet": "warc",
     ".txt": "text",
     ".text": "text",
     ".py": "python",

@@ -15,6 +15,7 @@ from gristmill.pipelines.read_csv import read_csv
 from gristmill.pipelines.read_jsonl import read_jsonl
 from gristmill.pipelines.read_parquet import read_parquet
 from gristmill.pipelines.read_text import read_text_files, read_text_lines
+from gristmill.pipelines.read_warc import read_warc
 from gristmill.pipelines.records import Batch, RecordAccount
 
 __all__ = ["read_split"]
@@ -60,6 +61,8 @@ def _read_one(extent: Extent, source: SourceSettings, account: RecordAccount) ->
         yield from read_arrow(extent, source, account)
     elif extent.format == "csv":
         yield from read_csv(extent, source, account)
+    elif extent.format == "warc":
+        yield from read_warc(extent, source, account)
     elif extent.format == "text":
         yield from read_text_lines(extent, source, account)
     else:

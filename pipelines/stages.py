@@ -44,7 +44,7 @@ __all__ = [
 _RULES = {
     *("blank", "empty", "exact_duplicate", "language", "max_chars", "max_tokens", "min_chars", "min_tokens"),
     *("near_duplicate", "no_tokens", "bad_words", "c4", "contaminated", "custom", "fineweb", "gopher_quality"),
-    *("gopher_repetition", "url_lists"),
+    *("gopher_repetition", "http_status", "not_a_page", "url_lists"),
 }
 """Reasons to drop a record that are rules, not faults of the record; a dot and the name of a rule may follow."""
 

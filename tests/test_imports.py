@@ -32,7 +32,7 @@ MAY_IMPORT = {
 EXTRAS = {
     "formats": (),
     "tokenize": ("prepare",),
-    "pipelines": ("prepare",),
+    "pipelines": ("prepare", "web"),
     "runtime": ("train",),
     "dataflow": ("prepare", "dataflow"),
 }

@@ -119,6 +119,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         extra_text_field="solution",
         separator="",
         template=None,
+        html="main",
         document="file",
         weight=0.7,
         max_epochs=4.0,
@@ -136,6 +137,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         extra_text_field=None,
         separator="\n\n",
         template=None,
+        html="main",
         document="line",
         weight=3.0,
         max_epochs=None,
@@ -302,7 +304,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, Any]], list[str]]] = {
     "empty files": ([("sources.0.files", [])], ["sources[0].files: is empty; it must name at least one"]),
     "format": (
         [("sources.0.format", "json")],
-        ['sources[0].format: is "json"; it must be one of "auto", "jsonl", "parquet", "arrow", "csv", "text", "py'],
+        ['sources[0].format: is "json"; it must be one of "auto", "jsonl", "parquet", "arrow", "csv", "warc", "te'],
     ),
     "text field": ([("sources.0.text_field", "")], ['sources[0].text_field: is ""; it must be the name of a field']),
     "extra field": (
