@@ -25,7 +25,8 @@ def test_a_short_blend_is_megatrons(weights: list[float], samples: int) -> None:
     shares = normalise(normalise(weights).tolist())
     members, places = PeriodicBlend([Phase(0, tuple(shares.tolist()))], samples).locate(np.arange(samples))
     dataset_index, dataset_sample_index = greedy_blend(shares, samples)
-    assert np.array_equal(members, dataset_index) and np.array_equal(places, dataset_sample_index)
+    assert np.array_equal(members, dataset_index)
+    assert np.array_equal(places, dataset_sample_index)
 
 
 @settings(deadline=None)
@@ -41,7 +42,8 @@ def test_phases_are_those_of_a_stored_blend(data: st.DataObject) -> None:
     draw_phases(phases, 0, counts, np.zeros_like(counts), *stored)
     rows = np.array(data.draw(st.permutations(range(200))))
     drawn, places = found.locate(rows)
-    assert np.array_equal(drawn, stored[0][rows]) and np.array_equal(places, stored[1][rows])
+    assert np.array_equal(drawn, stored[0][rows])
+    assert np.array_equal(places, stored[1][rows])
     assert np.array_equal(found.counts(), counts)
 
 
