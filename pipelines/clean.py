@@ -16,6 +16,7 @@ from gristmill.formats.clean_settings import CleanSettings
 from gristmill.formats.errors import InputError
 from gristmill.pipelines.clean_custom import CustomCallable
 from gristmill.pipelines.clean_documents import Documents
+from gristmill.pipelines.clean_families import Families
 from gristmill.pipelines.clean_pii import mask_emails, mask_ips, mask_phones
 from gristmill.pipelines.clean_text import TextStep, compose, remove_controls, repair, unify_newlines
 from gristmill.pipelines.records import Batch, Place, RecordAccount
@@ -153,6 +154,8 @@ def _steps(settings: CleanSettings) -> tuple[Step, ...]:
         characters.append(TextStep("repaired.newlines", unify_newlines))
     length = _Length(settings)
     rules: list[Step] = []
+    if settings.gopher_repetition or settings.gopher_quality or settings.c4 or settings.fineweb:
+        rules.append(Families(settings))
     rules += (CustomCallable(step) for step in settings.custom)
     rules += (_Mask(kind) for kind in settings.mask)
     again = (length,) if any(step.changes_texts for step in rules) else ()
