@@ -6,7 +6,7 @@ setting that the trainer owns (mesh, batch size), and what it is named by never 
 
 import re
 import tomllib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gristmill.formats.clean_settings import CleanSettings
@@ -15,6 +15,7 @@ from gristmill.formats.errors import Problem, RecipeError, SettingsError, Storag
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.index_plan import IndexSettings
 from gristmill.formats.index_table import read_index
+from gristmill.formats.limits_table import Budget, Limits, read_budget, read_limits
 from gristmill.formats.near_table import NearDedup, read_near_dedup
 from gristmill.formats.settings_table import SettingsTable
 from gristmill.formats.storage import read_bytes
@@ -86,6 +87,7 @@ class SourceSettings:
         invalid_text: "bad" makes text that is no valid UTF-8 a bad record; "replace" puts U+FFFD and counts it.
         expect_damaged: input files (paths relative to their pattern) that are known to be cut short.
         clean: cleaning and deduplication.
+        limits: the most that is taken of it.
     """
 
     id: str
@@ -104,6 +106,7 @@ class SourceSettings:
     invalid_text: str
     expect_damaged: tuple[str, ...]
     clean: CleanSettings
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def form(self) -> TextForm:
@@ -111,9 +114,10 @@ class SourceSettings:
         return text_form(self.text_field, self.extra_text_field, self.separator, self.template)
 
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the source's documents, without where the files lie and how they are mixed."""
+        """Everything that decides the source's documents, without where the files lie, how much is taken of
+        them and how they are mixed."""
         values = asdict(self)
-        for name in ("files", "weight", "max_epochs"):
+        for name in ("files", "limits", "weight", "max_epochs"):
             del values[name]
         values["clean"] = self.clean.identity()
         return values
@@ -132,6 +136,7 @@ class Recipe:
         target_tokens: tokens per shard, reached to within one document.
         index: the index set, or None for shards only.
         near_dedup: how near duplicates are found, or None for not at all.
+        budget: tokens of the whole recipe.
     """
 
     name: str
@@ -142,6 +147,7 @@ class Recipe:
     target_tokens: int
     index: IndexSettings | None
     near_dedup: NearDedup | None = None
+    budget: Budget = field(default_factory=Budget)
 
     def digest(self) -> str:
         """Digest of the recipe without `output` and without where inputs and tokenizer lie."""
@@ -219,6 +225,9 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
     index = None
     if top.has("index"):
         index = read_index(top.table("index"), seed=seed or 0, weights=weights, splits=DEFAULT_SPLITS)
+    budget = read_budget(top.table("budget"))
+    if budget.tokens is not None and not sum(1.0 if source.weight is None else source.weight for source in sources):
+        top.note("budget", "is dealt by weight, but every weight is 0")
     top.finish()
     _check_sources(sources, problems)
     _check_weights(sources, index, problems)
@@ -233,6 +242,7 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
         target_tokens=target or DEFAULT_TARGET_TOKENS,
         index=index,
         near_dedup=near,
+        budget=budget,
     )
 
 
@@ -280,6 +290,7 @@ def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
         invalid_text=table.choice("invalid_text", ("bad", "replace"), "bad"),
         expect_damaged=table.strings("expect_damaged"),
         clean=read_clean(table, clean),
+        limits=read_limits(table),
     )
     if table.has("separator") and not table.has("extra_text_field"):
         table.note("separator", "joins text_field and extra_text_field, but there is no extra_text_field")

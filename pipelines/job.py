@@ -152,6 +152,8 @@ def stage_settings(recipe: Recipe, plan: Plan, tokenizer: str) -> dict[str, dict
             "tokenizer": tokenizer,
             "control_text": recipe.tokenizer.control_text,
             "target_tokens": recipe.target_tokens,
+            "limits": {source.id: asdict(source.limits) for source in recipe.sources if source.limits.any},
+            **({} if recipe.budget.tokens is None else {"budget": _budget(recipe)}),
         },
         "index": {
             "version": _INDEX_VERSION,
@@ -160,3 +162,8 @@ def stage_settings(recipe: Recipe, plan: Plan, tokenizer: str) -> dict[str, dict
         },
         "blend": {},
     }
+
+
+def _budget(recipe: Recipe) -> dict[str, Any]:
+    """The budget with the weights that it is dealt by."""
+    return {**asdict(recipe.budget), "weights": [source.weight for source in recipe.sources]}

@@ -93,11 +93,13 @@ class Plan:
 
     Attributes:
         inputs: input files by source.
-        splits: all splits, by number.
+        splits: the splits that are read, by number.
+        cut: numbers of the sources of which some splits are left out, since a limit will not need them.
     """
 
     inputs: tuple[tuple[InputFile, ...], ...]
     splits: tuple[Split, ...]
+    cut: tuple[int, ...] = ()
 
     @property
     def input_bytes(self) -> int:
@@ -219,7 +221,8 @@ def _pack(extents: Iterator[tuple[int, Extent]]) -> Iterator[list[Extent]]:
 
 def write_plan(corpus: str, plan: Plan) -> None:
     """Publishes the plan inside the corpus, where the work items read it."""
-    value = {"inputs": [[asdict(file) for file in files] for files in plan.inputs], "splits": plan.splits}
+    inputs = [[asdict(file) for file in files] for files in plan.inputs]
+    value = {"inputs": inputs, "splits": plan.splits, "cut": plan.cut}
     write_bytes(join(corpus, PLAN_NAME), canonical_json(value) + b"\n")
 
 
@@ -237,6 +240,7 @@ def read_plan(corpus: str) -> Plan:
             for split in value["splits"]
         )
         inputs = tuple(tuple(InputFile(**file) for file in files) for files in value["inputs"])
+        cut = tuple(int(number) for number in value["cut"])
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(f"{path}: damaged plan ({type(error).__name__}: {error}); start the run again") from error
-    return Plan(inputs=inputs, splits=splits)
+    return Plan(inputs=inputs, splits=splits, cut=cut)

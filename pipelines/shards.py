@@ -20,6 +20,7 @@ from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt
 from gristmill.formats.storage import read_range
 from gristmill.pipelines.encoders import encoder_of
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.limits import cut_reports
 from gristmill.pipelines.spill import read_kept
 
 __all__ = ["assemble_shard", "plan_shards", "shard_item", "shard_path", "ShardPiece", "ShardPlan"]
@@ -36,6 +37,7 @@ class ShardPiece:
         position: tokens of the source before the spill.
         digest: digest of what decides which documents of the spill go on.
         tokens: path of the spill's ids, relative to the corpus.
+        taken: how many of its documents are taken; None for all.
         extents: which records of the split are in which input file.
     """
 
@@ -43,6 +45,7 @@ class ShardPiece:
     position: int
     digest: str
     tokens: str
+    taken: int | None
     extents: tuple[Extent, ...]
 
 
@@ -68,7 +71,7 @@ class ShardPlan:
 
     def decides(self) -> dict[str, Any]:
         """What decides the shard's bytes: all but where the spills lie."""
-        pieces = [[piece.part, piece.position, piece.digest, piece.extents] for piece in self.pieces]
+        pieces = [[piece.part, piece.position, piece.digest, piece.taken, piece.extents] for piece in self.pieces]
         return {"source": self.source, "number": self.number, "of": self.count, "end": self.end, "pieces": pieces}
 
 
@@ -95,6 +98,7 @@ def plan_shards(job: Job, reports: list[dict[str, Any]]) -> list[ShardPlan]:
     plans: list[ShardPlan] = []
     for source in sorted({int(report["source"]) for report in reports}):
         own = sorted((report for report in reports if report["source"] == source), key=lambda report: report["part"])
+        own = cut_reports(job, source, own)
         if not any(report["tokens"] for report in own):
             raise DataError(
                 f"source {job.recipe.sources[source].id!r}: no document is left of {sum(r['records'] for r in own)} "
@@ -121,6 +125,7 @@ def _plan_source(job: Job, source: int, reports: list[dict[str, Any]]) -> list[S
                 position=position,
                 digest=report["spill"],
                 tokens=report["tokens_at"],
+                taken=report.get("taken"),
                 extents=extents,
             )
             for number in _numbers(job, source, report, position, target):
@@ -156,7 +161,8 @@ def _numbers(job: Job, source: int, report: dict[str, Any], position: int, targe
     if report["longest"] <= target:
         last = position + report["tokens"] - report["last"]
         return list(range(position // target, last // target + 1))
-    lengths = read_kept(job, job.recipe.sources[source].id, report["part"], report["spill"])["length"].astype(np.int64)
+    kept = read_kept(job, job.recipe.sources[source].id, report["part"], report["spill"])[: report.get("taken")]
+    lengths = kept["length"].astype(np.int64)
     starts = position + np.cumsum(lengths) - lengths
     return [int(number) for number in np.unique(starts // target)]
 
@@ -184,7 +190,7 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
     rec_name = origins_path(name)
     with write_origins(job.path(rec_name)) as origins, write_indexed(job.path(name), encoder.dtype) as writer:
         for piece in plan.pieces:
-            kept = read_kept(job, source_id, piece.part, piece.digest)
+            kept = read_kept(job, source_id, piece.part, piece.digest)[: piece.taken]
             lengths = kept["length"].astype(np.int64)
             starts = piece.position + np.cumsum(lengths) - lengths
             low, high = (int(bound) for bound in np.searchsorted(starts, (plan.start, plan.end)))

@@ -25,6 +25,7 @@ from gristmill.formats.receipts import (
 from gristmill.formats.storage import FileFacts, file_facts, is_local, list_files, local_path, relative_to, remove
 from gristmill.pipelines.encoders import TOKENIZER_FILES
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.limits import OVER_LIMIT, cut_reports
 from gristmill.pipelines.plan import Plan, read_plan
 from gristmill.pipelines.scan import keys_path, rejects_path
 from gristmill.pipelines.shards import shard_item
@@ -44,6 +45,7 @@ __all__ = [
 _RULES = {
     *("blank", "empty", "exact_duplicate", "language", "max_chars", "max_tokens", "min_chars", "min_tokens"),
     *("near_duplicate", "no_tokens", "bad_words", "c4", "contaminated", "custom", "fineweb", "gopher_quality"),
+    OVER_LIMIT,
     *("gopher_repetition", "http_status", "not_a_page", "url_lists"),
 }
 """Reasons to drop a record that are rules, not faults of the record; a dot and the name of a rule may follow."""
@@ -170,6 +172,7 @@ def close_tokenize(job: Job, encodes: list[Result], shards: list[Result]) -> Res
     files: dict[str, FileFacts] = {}
     for number, source in enumerate(job.recipe.sources):
         own = sorted((encode for encode in encodes if encode["source"] == number), key=lambda entry: entry["part"])
+        own = cut_reports(job, number, own)
         before = cleaned[source.id] if source.clean.enabled else None
         dropped = _sum([*(encode["dropped"] for encode in own), *([before["dropped"]] if before else [])])
         counted = _sum([*(encode["counted"] for encode in own), *([before["counted"]] if before else [])])

@@ -20,11 +20,13 @@ from gristmill.formats.manifest import MANIFEST_NAME, read_manifest
 from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path, withdraw
 from gristmill.formats.recipe import Recipe
 from gristmill.formats.storage import exists, is_local, join, list_files, list_folders, local_path, remove, write_bytes
+from gristmill.pipelines.clean import prime_cleaning
 from gristmill.pipelines.clean_pins import pin_recipe
 from gristmill.pipelines.encoders import TOKENIZER_FOLDER, prime_encoder
 from gristmill.pipelines.finish import finish, manifest_is_current
 from gristmill.pipelines.index import plan_index
 from gristmill.pipelines.job import Job, make_job
+from gristmill.pipelines.limits import limited_plan, source_limits
 from gristmill.pipelines.plan import Plan, plan_run, write_plan
 from gristmill.pipelines.progress import Progress
 from gristmill.pipelines.read import read_split
@@ -105,6 +107,7 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
     check_runner(options.runner, options.flags)
     _check_output(recipe.output)
     recipe = pin_recipe(recipe)
+    prime_cleaning(recipe)
     plan = plan_run(recipe)
     choice = choose_runner(
         options.runner, options.flags, plan.input_bytes, len(plan.splits), max_workers=options.max_workers
@@ -128,6 +131,7 @@ def _prepare(
     if wanted[-1] not in _BEFORE_TOKENS:
         resolved = resolve_tokenizer(recipe.tokenizer.path, recipe.tokenizer.eod)
         engine = _engine(recipe, plan, resolved)
+    plan = _limited(recipe, plan, resolved, engine, say)
     job = make_job(recipe, plan, tokenizer=resolved, engine=engine, source=source)
     complete = wanted[-1] not in _BEFORE_TOKENS and source is None
     with working_on(job.corpus):
@@ -220,6 +224,26 @@ def _engine(recipe: Recipe, plan: Plan, resolved: ResolvedTokenizer) -> Engine:
     """The engine that proved itself on a probe and a sample of the corpus."""
     keep = recipe.tokenizer.control_text == "keep"
     return choose_engine(resolved, _sample(recipe, plan), keep_control_tokens=keep).engine
+
+
+def _limited(
+    recipe: Recipe,
+    plan: Plan,
+    resolved: ResolvedTokenizer | None,
+    engine: Engine | None,
+    say: Callable[[str], None],
+) -> Plan:
+    """The plan as far as the recipe's limits need it; the sample is the same whatever stages are run."""
+    if not any(source_limits(recipe, number).any for number in range(len(recipe.sources))):
+        return plan
+    if resolved is None or engine is None:
+        resolved = resolve_tokenizer(recipe.tokenizer.path, recipe.tokenizer.eod)
+        engine = _engine(recipe, plan, resolved)
+    encoder = Encoder.of(resolved, engine)
+    limited = limited_plan(recipe, plan, lambda texts: int(encoder.encode(texts).lengths.sum()))
+    if limited is not plan:
+        say(f"for the limits of the recipe, {len(limited.splits)} of {len(plan.splits)} splits are read")
+    return limited
 
 
 def _encodes_early(todo: Sequence[str], engine: Engine | None) -> bool:

@@ -45,6 +45,7 @@ def known_keys() -> dict[str, set[str]]:
         "sources": [{"clean": odd, **odd}],
         "shards": odd,
         "near_dedup": odd,
+        "budget": odd,
         "index": {"valid": odd, "test": odd, "schedule": [odd], **odd},
         **odd,
     }
@@ -66,6 +67,7 @@ HEADINGS = {
     "sources.clean": "## `[defaults.clean]` and `clean` of a source",
     "sources": "## `[[sources]]`",
     "shards": "## `[shards]`",
+    "budget": "## `[budget]`",
     "near_dedup": "## `[near_dedup]`",
     "index": "## `[index]`",
     "index.schedule": "## `[[index.schedule]]`",

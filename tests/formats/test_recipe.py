@@ -451,7 +451,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, Any]], list[str]]] = {
     "index": ([("index", True)], ["index: is true; it must be a table", "index.sequence_length: is missing"]),
     "a misspelt table": (
         [("tokeniser", {"path": "x"})],
-        ['tokeniser: is not a known key; did you mean "tokenizer"? known here: defaults, index, name, near_dedu'],
+        ['tokeniser: is not a known key; did you mean "tokenizer"? known here: budget, defaults, index, name, ne'],
     ),
 }
 
