@@ -16,6 +16,7 @@ from gristmill.formats.indices import build_indices, plan_epochs
 from gristmill.formats.manifest import Manifest, read_manifest
 from gristmill.formats.npy import write_npy
 from gristmill.formats.origins import Extent, OriginFile, write_origins
+from gristmill.formats.near_table import NearDedup
 from gristmill.formats.recipe import Recipe
 
 README = (Path(__file__).resolve().parents[2] / "formats" / "README.md").read_text("utf-8")
@@ -158,7 +159,8 @@ def test_every_file_of_a_corpus_is_documented_and_the_reverse(
 ) -> None:
     from gristmill.pipelines.workflow import PrepareOptions, prepare
 
-    part = dataclasses.replace(small_recipe, output=str(tmp_path / "part"))
+    near = NearDedup(sources=(0, 1), max_fraction=1.0, warn_fraction=1.0)
+    part = dataclasses.replace(small_recipe, output=str(tmp_path / "part"), near_dedup=near)
     prepare(part, PrepareOptions(runner="loop", quiet=True, source="math", last="tokenize"))  # leaves its spills
     found = files(small_corpus) + files(tmp_path / "part")
     patterns = documented_paths()
