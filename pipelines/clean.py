@@ -14,14 +14,17 @@ from typing import Protocol
 
 from gristmill.formats.clean_settings import CleanSettings
 from gristmill.formats.errors import InputError
+from gristmill.formats.recipe import Recipe
 from gristmill.pipelines.clean_custom import CustomCallable
 from gristmill.pipelines.clean_documents import Documents
 from gristmill.pipelines.clean_families import Families
+from gristmill.pipelines.clean_language import LanguageRule
+from gristmill.pipelines.clean_lists import AddressRule, BadWordRule, ContaminationRule
 from gristmill.pipelines.clean_pii import mask_emails, mask_ips, mask_phones
 from gristmill.pipelines.clean_text import TextStep, compose, remove_controls, repair, unify_newlines
 from gristmill.pipelines.records import Batch, Place, RecordAccount
 
-__all__ = ["clean_again", "clean_batch", "Step"]
+__all__ = ["clean_again", "clean_batch", "prime_cleaning", "Step"]
 
 _CLEANERS = 64
 
@@ -37,6 +40,17 @@ class Step(Protocol):
 
     def apply(self, documents: Documents) -> None:
         """Marks what it drops and replaces what it changes, among the documents that are still alive."""
+
+
+def prime_cleaning(recipe: Recipe) -> None:
+    """Loads what the cleaning of every source needs, so that what is missing or wrong stops a run before any work.
+
+    Raises:
+        SettingsError: a library, file, language or callable that a step needs is missing.
+        InputError: a list or model cannot be used.
+    """
+    for source in recipe.sources:
+        _steps(source.clean)
 
 
 def clean_batch(batch: Batch, settings: CleanSettings, account: RecordAccount, relative: str) -> Batch:
@@ -55,7 +69,7 @@ def clean_batch(batch: Batch, settings: CleanSettings, account: RecordAccount, r
         InputError: a callable of the user's failed.
         SettingsError: a library, file or callable that a step needs is missing.
     """
-    documents = Documents(batch.texts)
+    documents = Documents(batch.texts, batch.addresses)
     for step in _steps(settings):
         step.apply(documents)
     account.counted.update(documents.counted)
@@ -153,10 +167,19 @@ def _steps(settings: CleanSettings) -> tuple[Step, ...]:
     if settings.newlines == "lf":
         characters.append(TextStep("repaired.newlines", unify_newlines))
     length = _Length(settings)
+    by_space = settings.words == "spaces"
     rules: list[Step] = []
+    if settings.url_lists:
+        rules.append(AddressRule(settings.url_lists))
+    if settings.languages is not None:
+        rules.append(LanguageRule(settings.languages))
     if settings.gopher_repetition or settings.gopher_quality or settings.c4 or settings.fineweb:
         rules.append(Families(settings))
+    if settings.bad_words:
+        rules.append(BadWordRule(settings.bad_words, by_space=by_space))
     rules += (CustomCallable(step) for step in settings.custom)
+    if settings.decontaminate is not None:
+        rules.append(ContaminationRule(settings.decontaminate, by_space=by_space))
     rules += (_Mask(kind) for kind in settings.mask)
     again = (length,) if any(step.changes_texts for step in rules) else ()
     return (*characters, length, *rules, *again)

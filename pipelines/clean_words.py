@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from gristmill.pipelines.clean_classes import class_table
 from gristmill.pipelines.clean_documents import Documents
 
-__all__ = ["split", "Words"]
+__all__ = ["REAL_WORD", "split", "Words"]
+
+REAL_WORD = 2
+"""Flag of a word that is not of symbols alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

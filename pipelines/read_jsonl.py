@@ -48,24 +48,39 @@ def _fast(block: LineBlock, source: SourceSettings, account: RecordAccount) -> B
     lines = block.lines()
     loads = orjson.loads
     try:
-        if source.extra_text_field is None and source.template is None and "." not in source.text_field:
+        addresses = None
+        if (
+            source.extra_text_field is None
+            and source.template is None
+            and "." not in source.text_field
+            and not source.clean.url_lists
+        ):
             name = source.text_field
             texts = [loads(line)[name] for line in lines]
         else:
             form = source.form
             rows = [loads(line) for line in lines]
             texts = [form.join([field_value(row, name) for name in form.names]) for row in rows]
+            if source.clean.url_lists:
+                addresses = [_address(row, source.clean.url_field) for row in rows]
     except (ValueError, KeyError, TypeError):
         return None
     if set(map(type, texts)) != {str} or not all(texts):
         return None
     first = account.records
     account.records += len(texts)
-    return Batch(texts, range(first, first + len(texts)))
+    return Batch(texts, range(first, first + len(texts)), addresses)
+
+
+def _address(row: Any, name: str) -> str | None:
+    """Where a record says that it comes from; None where it does not."""
+    value = field_value(row, name) if isinstance(row, dict) else None
+    return value if isinstance(value, str) else None
 
 
 def _slow(block: LineBlock, extent: Extent, source: SourceSettings, account: RecordAccount) -> Batch:
-    batch = Batch([], records := [])
+    addresses: list[str | None] | None = [] if source.clean.url_lists else None
+    batch = Batch([], records := [], addresses)
     offset = block.offset
     for line in block.lines():
         if line.strip():
@@ -73,6 +88,8 @@ def _slow(block: LineBlock, extent: Extent, source: SourceSettings, account: Rec
             if text:
                 batch.texts.append(text)
                 records.append(account.records)
+                if addresses is not None:
+                    addresses.append(_address(_look_again(line)[0], source.clean.url_field))
             account.records += 1
         offset += len(line) + 1
     return batch

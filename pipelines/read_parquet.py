@@ -29,23 +29,31 @@ def read_parquet(extent: Extent, source: SourceSettings, account: RecordAccount)
             damaged.
     """
     names = source.form.names
+    address = [source.clean.url_field] if source.clean.url_lists else []
     hasher = ColumnHasher()
     with open_read(extent.path) as raw:
         try:
             file = pq.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
-            check_columns(file.schema_arrow, names, extent)
+            check_columns(file.schema_arrow, [*names, *address], extent)
             row = sum(file.metadata.row_group(group).num_rows for group in range(extent.start))
             groups = list(range(extent.start, extent.end))
-            for rows in file.iter_batches(
-                _ROWS, row_groups=groups, columns=list(dict.fromkeys(names)), use_threads=False
-            ):
+            wanted = list(dict.fromkeys([*names, *address]))
+            for rows in file.iter_batches(_ROWS, row_groups=groups, columns=wanted, use_threads=False):
                 columns = [as_binary(rows, name) for name in names]
                 for column in columns:
                     hasher.update(column)
+                first = account.records
                 batch = column_batch(columns, row, extent, source, account)
+                if address:
+                    values = as_binary(rows, address[0]).to_pylist()
+                    batch.addresses = [_address(values[record - first]) for record in batch.records]
                 row += rows.num_rows
                 if batch.texts:
                     yield batch
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{extent.path}: damaged Parquet data: {error}; fetch it again") from error
     account.inputs.append((extent.file, hasher.hexdigest(), account.records))
+
+
+def _address(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")

@@ -28,10 +28,12 @@ class Batch:
     Attributes:
         texts: the texts of good records; none is empty.
         records: their record numbers, ascending, one per text.
+        addresses: where each text comes from, None for one that does not say; None where nobody asks.
     """
 
     texts: list[str]
     records: "list[int] | range"
+    addresses: "list[str | None] | None" = None
 
 
 @dataclass(frozen=True, slots=True)

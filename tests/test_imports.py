@@ -32,7 +32,7 @@ MAY_IMPORT = {
 EXTRAS = {
     "formats": (),
     "tokenize": ("prepare",),
-    "pipelines": ("prepare", "web"),
+    "pipelines": ("prepare", "languages", "web"),
     "runtime": ("train",),
     "dataflow": ("prepare", "dataflow"),
 }
