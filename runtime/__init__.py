@@ -5,9 +5,14 @@ corpus needs neither JAX nor Grain.
 
     open_corpus(path).stream("train")            rows of a finished corpus, in a fixed order
     open_megatron(spec, sequence_length=…, …)    rows of anyone's .bin/.idx pairs or raw token shards, likewise
+    open_corpus(path).windows("train")           rows of contiguous windows, for any length, without index arrays
+    open_windows(spec, sequence_length=…, …)     the same over anyone's data
+    validation_streams(corpus)                   a split source by source; `validation_round` gives the rows of a round
     TokenBatches(stream, global_batch, sharding) global batches as sharded arrays, with `get_state` and `set_state`
     StreamSource(stream)                         the same rows one by one, for Grain's own pipelines
     FieldOptions(...)                            how segments, positions and loss follow from the tokens
+    HostBatches(stream, global_batch, rows=…)    the batches of one process as NumPy arrays, for other trainers
+    maxtext_batches(config, mesh=mesh)           such batches from MaxText's own settings, for its loader
     check_training_setup(stream, vocabulary=…)   what of a job's settings does not fit its data, all at once
     to_training(batch, "huggingface")            a batch in the form that another trainer takes
     parity_options("megatron")                   those options that equal another program's, and what departs from it
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
     from gristmill.runtime.corpus import Corpus, open_corpus
     from gristmill.runtime.data_handler import DataRestore, DataSave
     from gristmill.runtime.fields import FieldOptions, make_fields
+    from gristmill.runtime.host_batches import HostBatches
+    from gristmill.runtime.maxtext import maxtext_batches, maxtext_dataset, maxtext_source, maxtext_stream
     from gristmill.runtime.megatron import open_megatron
     from gristmill.runtime.naming import make_megatron_fields
     from gristmill.runtime.presets import parity_options
@@ -33,6 +40,10 @@ if TYPE_CHECKING:
     from gristmill.runtime.source import StreamSource
     from gristmill.runtime.streams import DocumentStream, MegatronStream, RowPiece, Stream
     from gristmill.runtime.training_form import TrainingForm, to_training
+    from gristmill.runtime.validation import validation_round, validation_streams
+    from gristmill.runtime.views import StreamView
+    from gristmill.runtime.window_stream import WindowStream
+    from gristmill.runtime.windows import WindowOptions, open_windows
 
 __all__ = [
     "Batch",
@@ -43,18 +54,29 @@ __all__ = [
     "DataSave",
     "DocumentStream",
     "FieldOptions",
+    "HostBatches",
     "make_fields",
     "make_megatron_fields",
+    "maxtext_batches",
+    "maxtext_dataset",
+    "maxtext_source",
+    "maxtext_stream",
     "MegatronStream",
     "open_corpus",
     "open_megatron",
+    "open_windows",
     "parity_options",
     "RowPiece",
     "Stream",
     "StreamSource",
+    "StreamView",
     "to_training",
     "TokenBatches",
     "TrainingForm",
+    "validation_round",
+    "validation_streams",
+    "WindowOptions",
+    "WindowStream",
 ]
 
 _MODULES = {
@@ -66,18 +88,29 @@ _MODULES = {
     "DataSave": "data_handler",
     "DocumentStream": "streams",
     "FieldOptions": "fields",
+    "HostBatches": "host_batches",
     "make_fields": "fields",
     "make_megatron_fields": "naming",
+    "maxtext_batches": "maxtext",
+    "maxtext_dataset": "maxtext",
+    "maxtext_source": "maxtext",
+    "maxtext_stream": "maxtext",
     "MegatronStream": "streams",
     "open_corpus": "corpus",
     "open_megatron": "megatron",
+    "open_windows": "windows",
     "parity_options": "presets",
     "RowPiece": "streams",
     "Stream": "streams",
     "StreamSource": "source",
+    "StreamView": "views",
     "to_training": "training_form",
     "TokenBatches": "batches",
     "TrainingForm": "training_form",
+    "validation_round": "validation",
+    "validation_streams": "validation",
+    "WindowOptions": "windows",
+    "WindowStream": "window_stream",
 }
 
 
