@@ -5,6 +5,7 @@ the same rows. That is bought by fixing order and size beforehand: nothing is fi
 """
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -17,6 +18,7 @@ from gristmill.formats.fingerprint import short
 from gristmill.formats.index_order import OrderChange
 from gristmill.formats.index_plan import LeftOut
 from gristmill.runtime.decoder import Decode, open_decoder
+from gristmill.runtime.pairs import TokenPairs
 from gristmill.runtime.provenance import CorpusProvenance, Origin
 from gristmill.runtime.reader import RowReader
 from gristmill.runtime.views import Selectable
@@ -135,7 +137,7 @@ class DocumentStream(Stream, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ReaderStream(Selectable):
+class ReaderStream(Selectable, ABC):
     """A `DocumentStream` whose rows a reader finds in shards: what all streams over token files share.
 
     Attributes:
@@ -193,6 +195,10 @@ class ReaderStream(Selectable):
         """Tokens of rows; see `Stream.read`."""
         return self.reader.read(rows)
 
+    def read_pairs(self, rows: ArrayLike) -> TokenPairs:
+        """Inputs and targets of rows, apart; see `gristmill.runtime.pairs.PairStream.read_pairs`."""
+        return self.reader.read_pairs(rows)
+
     def read_documents(self, rows: ArrayLike) -> tuple[NDArray[np.uint16 | np.int32], NDArray[np.bool_]]:
         """Tokens of rows, and where another document begins; see `DocumentStream.read_documents`."""
         return self.reader.read_documents(rows)
@@ -226,9 +232,9 @@ class ReaderStream(Selectable):
             for piece in self._pieces(row)
         )
 
+    @abstractmethod
     def _pieces(self, row: int) -> list[RowPiece]:
         """Where the tokens of a row lie, from left to right."""
-        raise NotImplementedError
 
     def _decoder(self, tokenizer: str | os.PathLike[str] | None) -> Decode:
         if tokenizer is not None:
