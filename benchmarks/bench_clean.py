@@ -1,9 +1,9 @@
 """What cleaning costs, beside datatrove's filters and a loop with the reference tokenizer; CPU-seconds in one process.
 
-Every part is run on the same documents, alternating, in one run: Gristmill's families of rules alone and together with
-all else that a text goes through (language, exact deduplication, tokenizing), datatrove's four filter classes with their
-default tokenizer and with a regex word splitter (in the interpreter that --datatrove names), and
-`tokenizers.encode_batch_fast`. The slow ones see a prefix of the corpus; all figures are per MB of text.
+Every part is run on the same documents in one run: Gristmill's families of rules alone and together with all else that
+a text goes through (language, exact deduplication, tokenizing), datatrove's four filter classes with their default
+tokenizer and with a regex word splitter (in the interpreter that --datatrove names), `tokenizers.encode_batch_fast`.
+The slow ones see a prefix of the corpus; all figures are per MB of text.
 
     python benchmarks/bench_clean.py [--megabytes 110] [--datatrove PYTHON]
 """
@@ -14,9 +14,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import real_text
 import xxhash
+from tokenizers import Tokenizer
 
 from gristmill.formats.clean_settings import (
     C4Settings,
@@ -32,7 +34,7 @@ from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import choose_engine
 from gristmill.tokenize.load import resolve_tokenizer
 
-FAMILIES = {
+FAMILIES: dict[str, Any] = {
     "gopher_repetition": GopherRepetitionSettings(),
     "gopher_quality": GopherQualitySettings(),
     "c4": C4Settings(),
@@ -127,7 +129,7 @@ def main() -> None:
     data = list(batches(path, options.megabytes))
     resolved = resolve_tokenizer(str(real_text.tokenizer(path)), real_text.EOD)
     encoder = Encoder.of(resolved, choose_engine(resolved).engine)
-    reference = resolved_tokenizer(path)
+    reference = Tokenizer.from_file(str(real_text.tokenizer(path)))
     rows: dict[str, float] = {}
 
     def clean(settings: CleanSettings) -> Callable[[Batch], Batch]:
@@ -165,11 +167,6 @@ def main() -> None:
     print("| part | CPU-s per MB | MB per CPU-s | the four of gristmill = 1 |\n|---|---|---|---|")
     for name, value in rows.items():
         print(f"| {name} | {value:.4f} | {1 / value:.1f} | {value / unit:.2f} |")
-
-
-def resolved_tokenizer(path: Path) -> "real_text.Tokenizer":
-    """The reference tokenizer, on one thread."""
-    return real_text.Tokenizer.from_file(str(real_text.tokenizer(path)))
 
 
 if __name__ == "__main__":

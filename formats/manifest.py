@@ -137,6 +137,8 @@ class SourceEntry:
         dropped: records left out, by reason; with `documents_kept` they sum to `documents_in`.
         counted: other counts by name, for example spellings of control tokens.
         shards: its shards, in order.
+        cleaning: what decided which documents were kept and with which text: every step that was on, with its version
+            and settings, and the splitter of words.
     """
 
     id: str
@@ -148,6 +150,7 @@ class SourceEntry:
     dropped: Mapping[str, int]
     counted: Mapping[str, int]
     shards: tuple[ShardEntry, ...]
+    cleaning: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def tokens(self) -> int:

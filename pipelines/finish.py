@@ -47,6 +47,7 @@ def source_entries(job: Job) -> tuple[SourceEntry, ...]:
                 dropped=found["dropped"],
                 counted=found["counted"],
                 shards=tuple(_shard(plan.inputs[number], shard) for shard in found["shards"]),
+                cleaning=source.clean.identity(),
             )
         )
     return tuple(entries)
