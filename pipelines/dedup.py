@@ -12,7 +12,7 @@ import numpy as np
 from gristmill.formats.storage import read_bytes, write_bytes
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Split
-from gristmill.pipelines.scan import RANKED_DTYPE
+from gristmill.pipelines.scan import RANKED_DTYPE, read_keys
 
 __all__ = ["drops_path", "later_copies", "read_drops", "write_drops"]
 
@@ -56,10 +56,13 @@ def write_drops(
         near_losers: those of near duplicates; one that is a copy too counts as that.
 
     Returns:
-        Split number, path, size and digest of the list, and how many copies and near duplicates are on it.
+        Split number, path, size and digest of the list, how many copies and near duplicates are on it, and how many
+        code points and bytes of text they have.
     """
     copies = np.unique(np.frombuffer(b"".join(losers), "<u4"))
     records = np.union1d(copies, np.frombuffer(b"".join(near_losers), "<u4"))
+    keys = read_keys(job, job.source_of(split).id, split.part)
+    dropped = keys[np.isin(keys["record"], records, assume_unique=True)]
     name = drops_path(job.source_of(split).id, split.part)
     facts = write_bytes(job.path(name), records.tobytes())
     return {
@@ -68,6 +71,7 @@ def write_drops(
         "part": split.part,
         "copies": len(copies),
         "near": len(records) - len(copies),
+        "text": [int(dropped[name].sum(dtype=np.int64)) for name in ("characters", "size")],
         "file": {"path": name, "size": facts.size, "sha256": facts.sha256},
     }
 

@@ -1,6 +1,6 @@
 """Scans a split: reads it, applies the cleaning rules, and writes down which records go on, with a hash of their text.
 
-The result is a file of packed keys, 20 bytes a document; text goes nowhere. Copies inside the split are resolved here,
+The result is a file of packed keys, 28 bytes a document; text goes nowhere. Copies inside the split are resolved here,
 so that in the deduplication behind it no key can occur more often than there are splits. A run that tokenizes too lets
 the scan encode what it has in hand: with the fast engine that is cheaper than reading, parsing and cleaning everything
 a second time, even for text of which a good part turns out to be copies.
@@ -37,8 +37,8 @@ __all__ = [
     "write_rejects",
 ]
 
-KEY_DTYPE = np.dtype([("hash", "<u8", 2), ("record", "<u4")])
-"""One kept document of a split: xxh3_128 of its text, number of its record."""
+KEY_DTYPE = np.dtype([("hash", "<u8", 2), ("record", "<u4"), ("characters", "<u4"), ("size", "<u4")])
+"""One kept document of a split: xxh3_128 of its text, number of its record, its code points and its bytes in UTF-8."""
 
 RANKED_DTYPE = np.dtype([("hash", "<u8", 2), ("rank", "<u8")])
 """One kept document of a run: the hash, and split number << 32 | record number."""
@@ -74,6 +74,7 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
         return {**receipt.result, "number": split.number, "source": split.source}
     account = RecordAccount(source.bad_records)
     keys: list[np.ndarray] = []
+    read = np.zeros(2, np.int64)
     where = split.extents[0].relative
     encoder = encoder_of(job) if job.spills_early(split) else None
     spill = None if encoder is None else SpillWriter(job, split, early_digest(job, split))
@@ -81,8 +82,10 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     with spill or contextlib.nullcontext(), near or contextlib.nullcontext():
         for batch in read_split(split, source, account):
             kept = clean_batch(batch, source.clean, account, where) if source.clean.enabled else batch
+            own = _keys(kept)
+            read += _size(own) if kept is batch else _text_size(batch)
             if kept.texts:
-                keys.append(_keys(kept))
+                keys.append(own)
                 if near is not None:
                     near.add(kept)
                 if encoder is not None and spill is not None:
@@ -99,7 +102,10 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
         publication.write(packed)
     files[keys_path(source.id, split.part)] = publication.facts()
     files |= write_rejects(job, split, account)
-    result = split_result(split, account, kept=len(packed))
+    result = split_result(split, account, kept=len(packed)) | {
+        "text_in": read.tolist(),
+        "text_kept": _size(packed).tolist(),
+    }
     write_receipt(receipt_path, Receipt(digest=item_digest, files=files, result=result))
     return result
 
@@ -138,10 +144,24 @@ def split_result(split: Split, account: RecordAccount, *, kept: int) -> dict[str
 def _keys(batch: Batch) -> np.ndarray:
     hash_of = xxhash.xxh3_128_digest
     packed = np.empty(len(batch.texts), KEY_DTYPE)
-    digests = b"".join([hash_of(text.encode("utf-8")) for text in batch.texts])
-    packed["hash"] = np.frombuffer(digests, "<u8").reshape(-1, 2)
+    encoded = [text.encode("utf-8") for text in batch.texts]
+    packed["hash"] = np.frombuffer(b"".join(map(hash_of, encoded)), "<u8").reshape(-1, 2)
     packed["record"] = batch.records
+    packed["characters"] = list(map(len, batch.texts))
+    packed["size"] = list(map(len, encoded))
     return packed
+
+
+def _size(keys: np.ndarray) -> np.ndarray:
+    """Code points and bytes of documents, [2] int64."""
+    return np.array([keys[name].sum(dtype=np.int64) for name in ("characters", "size")])
+
+
+def _text_size(batch: Batch) -> np.ndarray:
+    """The same of texts that have no keys."""
+    return np.array(
+        [sum(map(len, batch.texts)), sum(len(text.encode("utf-8", "surrogatepass")) for text in batch.texts)]
+    )
 
 
 def _first_of_each(keys: np.ndarray) -> tuple[np.ndarray, int]:

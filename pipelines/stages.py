@@ -139,6 +139,7 @@ def close_clean(job: Job, scans: list[Result], drops: list[Result]) -> Result:
             "dropped": dropped,
             "counted": _sum(scan["counted"] for scan in own),
             "read": _read_digest(own),
+            "text": _text_totals(own, [drop for drop in drops if drop["source"] == number]),
         }
         _check_totals(job, source.id, totals)
         _check_bad(source.id, source.max_bad_fraction, totals)
@@ -213,6 +214,16 @@ def close_tokenize(job: Job, encodes: list[Result], shards: list[Result]) -> Res
     _sweep_receipts(job, "assemble", (shard_item(*name) for name in names))
     result = {"sources": sources, "engine": job.engine, "engine_version": job.engine_version}
     return write_stage(job, "tokenize", files, result)
+
+
+def _text_totals(scans: list[Result], drops: list[Result]) -> dict[str, int]:
+    """Code points and bytes of the texts that were read, and of those that are left."""
+    totals = {}
+    for place, unit in enumerate(("characters", "bytes")):
+        totals[f"{unit}_in"] = sum(scan["text_in"][place] for scan in scans)
+        passed = sum(scan["text_kept"][place] for scan in scans)
+        totals[f"{unit}_kept"] = passed - sum(drop["text"][place] for drop in drops)
+    return totals
 
 
 def _items(job: Job, plan: Plan, *, cleaned: bool) -> Iterable[str]:

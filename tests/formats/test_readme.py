@@ -14,9 +14,9 @@ from gristmill.formats.indexed import DTYPE_CODES, HEADER_BYTES, MAGIC
 from gristmill.formats.indexed_writer import write_indexed
 from gristmill.formats.indices import build_indices, plan_epochs
 from gristmill.formats.manifest import Manifest, read_manifest
+from gristmill.formats.near_table import NearDedup
 from gristmill.formats.npy import write_npy
 from gristmill.formats.origins import Extent, OriginFile, write_origins
-from gristmill.formats.near_table import NearDedup
 from gristmill.formats.recipe import Recipe
 
 README = (Path(__file__).resolve().parents[2] / "formats" / "README.md").read_text("utf-8")
@@ -36,6 +36,9 @@ def section(heading: str) -> str:
 
 def blocks(text: str) -> list[str]:
     return re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+KEYS = [("hash", "S16"), ("record", "<u4"), ("characters", "<u4"), ("size", "<u4")]
 
 
 def shown_bytes(block: str) -> bytes:
@@ -130,9 +133,9 @@ def test_the_example_of_index_arrays_is_what_is_built(tmp_path: Path) -> None:
 def test_the_key_of_a_text_is_as_shown() -> None:
     text = section("## Keys and drops")
     data = shown_bytes(blocks(text)[0])
-    assert data == xxhash.xxh3_128_digest(b"mill") + (7).to_bytes(4, "little")
+    assert data == xxhash.xxh3_128_digest(b"mill") + np.array([7, 4, 4], "<u4").tobytes()
     fields = [row for row in rows(text) if row[0].isdigit()]
-    assert [[int(cell) for cell in row[:2]] for row in fields] == [[0, 16], [16, 4]]
+    assert [[int(cell) for cell in row[:2]] for row in fields] == [[0, 16], [16, 4], [20, 4], [24, 4]]
 
 
 # ------------------------------------------------------------------------------------------------- a real corpus
@@ -229,7 +232,7 @@ def test_keys_drops_and_spills_have_the_sizes_that_are_described(
 
     part = dataclasses.replace(small_recipe, output=str(tmp_path))
     prepare(part, PrepareOptions(runner="loop", quiet=True, source="math", last="tokenize"))
-    keys = np.frombuffer((tmp_path / "clean/math/00000.keys").read_bytes(), [("hash", "S16"), ("record", "<u4")])
+    keys = np.frombuffer((tmp_path / "clean/math/00000.keys").read_bytes(), KEYS)
     drops = np.frombuffer((tmp_path / "clean/math/00000.drops").read_bytes(), "<u4")
     assert len(drops) > 0, "some documents of the second source are copies of the first's"
     (listed,) = tmp_path.glob("spill/math/00000-*.kept")
@@ -246,7 +249,7 @@ def test_keys_drops_and_spills_have_the_sizes_that_are_described(
     assert (tokens[kept["start"] + kept["length"] - 1] == eod).all()
     text = json.loads(Path(small_recipe.sources[1].files[0]).read_text().splitlines()[records[0]])["text"]
     place = int(np.searchsorted(keys["record"], records[0]))
-    whole = (tmp_path / "clean/math/00000.keys").read_bytes()[20 * place : 20 * place + 16]
+    whole = (tmp_path / "clean/math/00000.keys").read_bytes()[28 * place : 28 * place + 16]
     assert whole == xxhash.xxh3_128_digest(text.encode())
 
 

@@ -79,6 +79,7 @@ class TestClean:
             "dropped": {"empty": 1, "exact_duplicate": 1},
             "counted": {},
             "read": "",
+            "text": {"characters_in": 189, "bytes_in": 189, "characters_kept": 186, "bytes_kept": 186},
         }
         assert sources["s1"]["dropped"] == {"exact_duplicate": 1}
         assert valid_stage(run.job, "clean") is not None
