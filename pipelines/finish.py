@@ -19,6 +19,7 @@ from gristmill.formats.manifest import (
 )
 from gristmill.formats.receipts import STAGES_FOLDER
 from gristmill.formats.storage import FileFacts, list_folders, remove_tree
+from gristmill.pipelines.account import write_account
 from gristmill.pipelines.encoders import TOKENIZER_FOLDER
 from gristmill.pipelines.inputs import InputFile
 from gristmill.pipelines.job import Job
@@ -112,6 +113,7 @@ def manifest_is_current(job: Job) -> bool:
 def finish(job: Job) -> None:
     """Writes the manifest unless it is there already, then removes the spills, and index sets of no use any more."""
     if not manifest_is_current(job):
+        write_account(job)
         write_manifest(job.corpus, make_manifest(job))
     remove_tree(job.path(STAGES_FOLDER, "items", "encode"))  # which vouch for the spills
     remove_tree(job.path("spill"))
