@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gristmill.runtime.corpus import Corpus, open_corpus
     from gristmill.runtime.data_handler import DataRestore, DataSave
     from gristmill.runtime.fields import FieldOptions, make_fields
-    from gristmill.runtime.host_batches import HostBatches
+    from gristmill.runtime.host_batches import HostBatches, host_rows, mesh_rows
     from gristmill.runtime.maxtext import maxtext_batches, maxtext_dataset, maxtext_source, maxtext_stream
     from gristmill.runtime.megatron import open_megatron
     from gristmill.runtime.naming import make_megatron_fields
@@ -54,6 +54,7 @@ __all__ = [
     "DataSave",
     "DocumentStream",
     "FieldOptions",
+    "host_rows",
     "HostBatches",
     "make_fields",
     "make_megatron_fields",
@@ -62,6 +63,7 @@ __all__ = [
     "maxtext_source",
     "maxtext_stream",
     "MegatronStream",
+    "mesh_rows",
     "open_corpus",
     "open_megatron",
     "open_windows",
@@ -88,6 +90,7 @@ _MODULES = {
     "DataSave": "data_handler",
     "DocumentStream": "streams",
     "FieldOptions": "fields",
+    "host_rows": "host_batches",
     "HostBatches": "host_batches",
     "make_fields": "fields",
     "make_megatron_fields": "naming",
@@ -96,6 +99,7 @@ _MODULES = {
     "maxtext_source": "maxtext",
     "maxtext_stream": "maxtext",
     "MegatronStream": "streams",
+    "mesh_rows": "host_batches",
     "open_corpus": "corpus",
     "open_megatron": "megatron",
     "open_windows": "windows",
