@@ -17,7 +17,8 @@ from gristmill.formats.split import SPLITS
 from gristmill.runtime.batch_schedule import BatchSchedule
 from gristmill.runtime.corpus import open_corpus
 from gristmill.runtime.metrics import MeasuredStream
-from gristmill.runtime.streams import MegatronStream, RowPiece, Stream
+from gristmill.runtime.streams import ReaderStream, RowPiece, Stream
+from gristmill.runtime.views import StreamView
 
 __all__ = ["add_arguments", "count_sources", "row_lines", "run", "source_lines", "trace"]
 
@@ -72,7 +73,9 @@ def _span(start: int, stop: int) -> str:
     return f"{start:,}" if stop - start == 1 else f"{start:,} to {stop - 1:,}"
 
 
-def trace(stream: MegatronStream, rows: range, *, batch: range | None = None, text: bool = False) -> Iterator[str]:
+def trace(
+    stream: ReaderStream | StreamView, rows: range, *, batch: range | None = None, text: bool = False
+) -> Iterator[str]:
     """Rows of a stream and what each is made of, as lines of text.
 
     Args:
@@ -101,10 +104,11 @@ def _check_rows(stream: Stream, rows: range) -> None:
         )
 
 
-def _steps(text: str) -> tuple[int, int]:
+def _range(option: str, text: str) -> tuple[int, int]:
     first, colon, stop = text.partition(":")
     if not colon or not first.strip().isdecimal() or not stop.strip().isdecimal():
-        raise SettingsError(f"--steps {text}: the rule is FIRST:STOP, two step numbers; STOP itself is not included")
+        noun = "step" if option == "--steps" else "sample"
+        raise SettingsError(f"{option} {text}: the rule is FIRST:STOP, two {noun} numbers; STOP itself is not included")
     return int(first), int(stop)
 
 
@@ -127,22 +131,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="of the stream (default: the corpus's own)")
     parser.add_argument("--index-set", metavar="SET", help="of the stream, where several fit")
     parser.add_argument("--num-samples", type=int, metavar="N", help="of the stream, where a run asked for more")
+    parser.add_argument("--windows", action="store_true", help="the stream is one of windows: corpus.windows()")
+    parser.add_argument(
+        "--skip",
+        action="append",
+        default=[],
+        metavar="A:B",
+        help="samples that the run left out by skip_range(A, B); once for each call, in their order",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints what was asked for; returns the exit code."""
     schedule = _schedule(arguments)
-    stream = open_corpus(arguments.corpus).stream(
-        arguments.split,
-        arguments.seq_length,
-        arguments.seed,
-        index_set=arguments.index_set,
-        samples=arguments.num_samples,
-    )
+    stream = _stream(arguments)
     with contextlib.closing(stream):
         for line in _answer(arguments, stream, schedule):
             print(line)
     return 0
+
+
+def _stream(arguments: argparse.Namespace) -> ReaderStream | StreamView:
+    """The stream that a run had."""
+    corpus, which = open_corpus(arguments.corpus), (arguments.split, arguments.seq_length, arguments.seed)
+    skips = [_range("--skip", text) for text in arguments.skip]
+    if arguments.windows and arguments.index_set is not None:
+        raise SettingsError(f"--index-set {arguments.index_set}: windows have none; leave out one of the two")
+    stream: ReaderStream | StreamView
+    if arguments.windows:
+        stream = corpus.windows(*which, samples=arguments.num_samples)
+    else:
+        stream = corpus.stream(*which, index_set=arguments.index_set, samples=arguments.num_samples)
+    for first, stop in skips:
+        stream = stream.skip_range(first, stop)
+    return stream
 
 
 def _schedule(arguments: argparse.Namespace) -> BatchSchedule | None:
@@ -165,7 +187,9 @@ def _schedule(arguments: argparse.Namespace) -> BatchSchedule | None:
     )
 
 
-def _answer(arguments: argparse.Namespace, stream: MegatronStream, schedule: BatchSchedule | None) -> Iterator[str]:
+def _answer(
+    arguments: argparse.Namespace, stream: ReaderStream | StreamView, schedule: BatchSchedule | None
+) -> Iterator[str]:
     head = f"{stream.name}, {stream.split}, {short(stream.fingerprint)}"
     if schedule is None:
         _check_rows(stream, range(arguments.sample, arguments.sample + 1))
@@ -173,7 +197,7 @@ def _answer(arguments: argparse.Namespace, stream: MegatronStream, schedule: Bat
         yield from trace(stream, range(arguments.sample, arguments.sample + 1), text=arguments.text)
         return
     if arguments.steps is not None:
-        first, stop = _steps(arguments.steps)
+        first, stop = _range("--steps", arguments.steps)
         rows = schedule.span(first, stop)
         _check_rows(stream, rows)
         yield f"{head}: steps {_span(first, stop)}, samples {_span(rows.start, rows.stop)}"

@@ -89,6 +89,17 @@ def test_the_sources_of_steps_are_counted(
     assert sum(int(line.split()[5].replace(",", "")) for line in lines) == 24 * 16
 
 
+def test_streams_of_windows_and_with_rows_left_out(prepared: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = open_corpus(prepared.folder / "out")
+    for words, stream in (([], corpus.stream()), (["--windows"], corpus.windows())):
+        view = stream.skip_range(3, 10).skip_range(5, 6)
+        words = [*words, "--skip", "3:10", "--skip", "5:6"]
+        head, _, *lines = said(capsys, f"{prepared.folder}/out", "--sample", "7", "--text", *words)
+        assert head == f"test, train, {view.fingerprint[:12]}: 52 samples of 16 tokens"
+        assert lines == list(row_lines(stream.describe(15, text=True)))
+        assert all(re.fullmatch(r"  .*: (web|code), tokens/\1/.*; \1\.jsonl, record \d+", line) for line in lines[::2])
+
+
 def test_how_lines_look(make_corpus: Any) -> None:
     """Of a corpus that keeps no records, as anyone's data do not."""
     folder = make_corpus(documents={"web": 8}, shards=1, longest=3)
@@ -119,6 +130,9 @@ def test_how_lines_look(make_corpus: Any) -> None:
         (["--steps", "1:2", "--global-batch", "8", "--row", "0"], r"--row 0: is of one batch; name it with --step"),
         (["--steps", "1-2", "--global-batch", "8"], r"--steps 1-2: the rule is FIRST:STOP, two step numbers"),
         (["--steps", "2:1", "--global-batch", "8"], r"steps 2:1: hold none"),
+        (["--sample", "1", "--skip", "5"], r"--skip 5: the rule is FIRST:STOP, two sample numbers; STOP itself is not"),
+        (["--sample", "1", "--skip", "50:61"], r"rows 50 to 61 cannot be skipped: the rule is 0 <= first < last <= 60"),
+        (["--sample", "1", "--windows", "--index-set", "L16"], r"--index-set L16: windows have none; leave out one"),
         (["--steps", "0:9", "--global-batch", "8"], r"samples 0 to 71: the stream has 60 samples"),
     ],
 )
