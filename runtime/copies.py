@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gristmill.runtime.compiled import compiled, copy_bytes, load8, load16, load32, load64, store32
 from gristmill.runtime.shards import UINT32_CODE
 
-__all__ = ["copy_tokens", "first_outside", "spread_tokens"]
+__all__ = ["copy_pair", "copy_tokens", "first_outside", "item_bytes", "spread_tokens"]
 
 _LARGEST = np.int64(2**31 - 1)
 
@@ -48,6 +48,42 @@ def copy_tokens(source: np.int64, code: np.int64, target: np.int64, target_bytes
                 return False
             store32(target + 4 * place, np.int32(value))
     return True
+
+
+@compiled
+def copy_pair(
+    source: np.int64,
+    code: np.int64,
+    column: np.int64,
+    length: np.int64,
+    inputs: np.int64,
+    targets: np.int64,
+    target_bytes: np.int64,
+    count: np.int64,
+) -> bool:
+    """Copies `count` tokens that a row of `length` + 1 has from `column` on to its inputs and to its targets.
+
+    The inputs are all but the last, the targets all but the first; they begin at the addresses `inputs` and `targets`.
+    Tokens are read from memory once: the second time they are in the cache. False when one does not fit.
+    """
+    kept = min(count, length - column)
+    if kept > 0 and not copy_tokens(source, code, inputs + column * target_bytes, target_bytes, kept):
+        return False
+    skipped = np.int64(column == 0)
+    if count == skipped:
+        return True
+    source += skipped * item_bytes(code)
+    return copy_tokens(source, code, targets + (column + skipped - 1) * target_bytes, target_bytes, count - skipped)
+
+
+@compiled
+def item_bytes(code: np.int64) -> np.int64:
+    """Bytes of a token of a dtype code."""
+    if code == 5:
+        return np.int64(8)
+    if code == 4 or code == UINT32_CODE:
+        return np.int64(4)
+    return np.int64(1) if code <= 2 else np.int64(2)
 
 
 @compiled

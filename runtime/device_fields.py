@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from gristmill.formats.errors import SettingsError
 from gristmill.runtime.boundaries import segment_bound
 from gristmill.runtime.delivery import BatchPlan
-from gristmill.runtime.fields import CU_SEQLENS, FIELD_NAMES, FieldOptions, check_ids, padding_of
-from gristmill.runtime.raw_rows import RawRows
+from gristmill.runtime.fields import CU_SEQLENS, FIELD_NAMES, FieldOptions, check_ids, ids_fit, padding_of
+from gristmill.runtime.pairs import pairs_of
+from gristmill.runtime.raw_rows import PairedRows, RawRows
 from gristmill.runtime.segment_lengths import listed_starts, segment_lengths
 
 __all__ = ["DeviceFields", "POSITION_CARRY", "SEGMENT_CARRY", "VALID_LENGTH"]
@@ -32,15 +33,13 @@ SEGMENT_CARRY, POSITION_CARRY = "segment_carry", "position_carry"
 """int32 [G, C]: segment and position of the first column of each of the C runs of columns that devices hold."""
 
 
-_ALIGNED_BYTES = 64
-
-
 class DeviceFields:
     """Delivers what fields are made from, and makes them inside a jitted function.
 
     Attributes:
         plan: how arrays [G, L] reach the devices.
         options: how the fields are made.
+        paired: whether inputs and targets are all it needs, in the order of the row, so that `deliver` takes either.
         spec: shape, dtype and sharding of each array of a batch.
     """
 
@@ -77,6 +76,7 @@ class DeviceFields:
         self._resets = options.reset_attention_mask or options.reset_position_ids
         self._runs = _runs(plan)
         self._more = self._plan_more()
+        self.paired = plan.columns is None and not self._more
         tokens = jax.ShapeDtypeStruct(plan.shape, dtype, sharding=plan.sharding)
         self.spec = {
             "inputs": tokens,
@@ -98,30 +98,42 @@ class DeviceFields:
         wanted = {SEGMENT_CARRY: options.reset_attention_mask, POSITION_CARRY: options.reset_position_ids}
         return {name: carries for name, is_wanted in wanted.items() if is_wanted}
 
-    def deliver(self, raw: RawRows) -> dict[str, jax.Array]:
+    def deliver(self, raw: RawRows | PairedRows) -> dict[str, jax.Array]:
         """Sends the batch whose rows these are: `plan.rows` of it, in that order.
 
         Raises:
             DataError: an id is out of range, or a row has more segments than the options allow.
         """
-        plan, options = self.plan, self.options
-        shape = (len(raw.tokens), plan.sequence_length)
-        padding = None if raw.valid_length is None else padding_of(np.asarray(raw.valid_length), shape)
-        check_ids(raw.tokens, self._vocabulary, padding, raw.rows)
-        inputs, targets = _shifted(raw.tokens) if plan.columns is None else (raw.tokens[:, :-1], raw.tokens[:, 1:])
-        valid = np.full(shape[0], shape[1], np.int32) if raw.valid_length is None else raw.valid_length.astype(np.int32)
-        batch = {"inputs": plan.deliver(inputs), "targets": plan.deliver(targets), VALID_LENGTH: plan.deliver(valid)}
+        if isinstance(raw, PairedRows):
+            return self._deliver_pairs(raw, raw.inputs, raw.targets)
+        plan, options, tokens = self.plan, self.options, raw.tokens
+        inputs, targets = pairs_of(tokens) if plan.columns is None else (tokens[:, :-1], tokens[:, 1:])
+        batch = self._deliver_pairs(raw, inputs, targets)
         more = self._more
         if not more:
             return batch
+        length = plan.sequence_length
         starts = raw.starts if options.boundaries == "index" else None
-        listed = listed_starts(raw.tokens, self._eod_id, starts)
+        listed = listed_starts(tokens, self._eod_id, starts)
         if CU_SEQLENS in more:
-            lengths = segment_lengths(listed, raw.rows, shape[1], raw.valid_length, options)
+            lengths = segment_lengths(listed, raw.rows, length, raw.valid_length, options)
             return batch | {CU_SEQLENS: more[CU_SEQLENS].deliver(lengths)}
-        carries = _carries(listed, *shape, self._runs)
+        carries = _carries(listed, len(tokens), length, self._runs)
         batch |= {name: one.deliver(carries[name]) for name, one in more.items()}
         return batch
+
+    def _deliver_pairs(
+        self, raw: RawRows | PairedRows, inputs: NDArray[np.integer], targets: NDArray[np.integer]
+    ) -> dict[str, jax.Array]:
+        """Sends what every batch has, once its ids are checked."""
+        if not ids_fit(inputs, self._vocabulary) or not ids_fit(targets[:, -1], self._vocabulary):
+            # names the first wrong one, unless they are all padding
+            padding = None if raw.valid_length is None else padding_of(np.asarray(raw.valid_length), inputs.shape)
+            check_ids(raw.tokens, self._vocabulary, padding, raw.rows)
+        valid = np.empty(len(inputs), np.int32)
+        valid[:] = inputs.shape[1] if raw.valid_length is None else raw.valid_length
+        plan = self.plan
+        return {"inputs": plan.deliver(inputs), "targets": plan.deliver(targets), VALID_LENGTH: plan.deliver(valid)}
 
     def expand(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """Derives the six fields of a batch; see `gristmill.runtime.batches.TokenBatches.expand`."""
@@ -182,23 +194,6 @@ class DeviceFields:
         """The axes of the mesh that split the sequence, the slowest first."""
         entry = _full_spec(self.spec["inputs"])[-1]
         return entry if isinstance(entry, tuple) else (entry,)
-
-
-def _shifted(tokens: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """Inputs and targets of rows, each side by side in memory and aligned, so that JAX on a CPU takes them as they are.
-
-    The views would be copied by each `device_put`, which costs several times as much.
-    """
-    rows, length = tokens.shape[0], tokens.shape[1] - 1
-    size = rows * length * tokens.itemsize
-    room = size + -size % _ALIGNED_BYTES
-    memory = np.empty(2 * room + _ALIGNED_BYTES, np.uint8)
-    first = -memory.ctypes.data % _ALIGNED_BYTES
-    inputs = memory[first : first + size].view(tokens.dtype).reshape(rows, length)
-    targets = memory[first + room : first + room + size].view(tokens.dtype).reshape(rows, length)
-    inputs[:] = tokens[:, :-1]
-    targets[:] = tokens[:, 1:]
-    return inputs, targets
 
 
 def _runs(plan: BatchPlan) -> NDArray[np.int64]:

@@ -23,6 +23,7 @@ __all__ = [
     "CU_SEQLENS",
     "FIELD_NAMES",
     "FieldOptions",
+    "ids_fit",
     "make_fields",
     "padding_of",
     "segment_starts",
@@ -277,6 +278,21 @@ def padding_of(valid_length: NDArray[np.integer], shape: tuple[int, int]) -> NDA
     return mask
 
 
+def ids_fit(tokens: NDArray[np.integer], vocabulary: int | None) -> bool:
+    """Whether ids, of any shape, are in range, padding included; see `check_ids`.
+
+    At most one reduction over unsigned tokens, two over signed ones.
+    """
+    bound, holds = _id_bound(vocabulary), np.iinfo(tokens.dtype)
+    if not tokens.size or (holds.min == 0 and holds.max < bound):
+        return True
+    return int(tokens.max()) < bound and (holds.min == 0 or int(tokens.min()) >= 0)
+
+
+def _id_bound(vocabulary: int | None) -> int:
+    return np.iinfo(np.int32).max + 1 if vocabulary is None else vocabulary
+
+
 def check_ids(
     tokens: NDArray[np.integer],
     vocabulary: int | None,
@@ -285,7 +301,7 @@ def check_ids(
 ) -> None:
     """Compares the ids of rows with the bound of the vocabulary.
 
-    At most one reduction over unsigned tokens, two over signed ones; where is looked up only once something is wrong.
+    Where is looked up only once something is wrong.
 
     Args:
         tokens: integer [R, L + 1].
@@ -296,11 +312,9 @@ def check_ids(
     Raises:
         DataError: an id is negative or not below the bound; the message names row, place and id.
     """
-    bound = np.iinfo(np.int32).max + 1 if vocabulary is None else vocabulary
-    holds = np.iinfo(tokens.dtype)
-    small = not tokens.size or holds.max < bound or int(tokens.max()) < bound
-    if small and (not tokens.size or holds.min == 0 or int(tokens.min()) >= 0):
+    if ids_fit(tokens, vocabulary):
         return
+    bound = _id_bound(vocabulary)
     wrong = (tokens >= bound) | (tokens < 0)
     if padding is not None:  # a padded position holds neither input nor target
         used = np.zeros(tokens.shape, bool)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gristmill.runtime.compiled import compiled, file_bytes, load32, load64, prefetch
-from gristmill.runtime.copies import copy_tokens
+from gristmill.runtime.copies import copy_pair, copy_tokens, item_bytes
 from gristmill.runtime.shards import (
     CODE,
     INDEX_BYTES,
@@ -23,7 +23,6 @@ from gristmill.runtime.shards import (
     TOKEN_COUNT,
     TOKENS,
     TOKENS_FILE,
-    UINT32_CODE,
 )
 
 __all__ = [
@@ -75,13 +74,13 @@ _PAGE_BYTES = 4096
 _AHEAD_RANGES, _AHEAD_BYTES, _AHEAD_PAGE_BYTES = 2, 512, 128  # asked for early; the processor goes on to the page's end
 _PLACE, _BEGIN, _BEGIN_OFFSET, _END, _END_OFFSET = range(5)  # of a row, in the sample index
 _SHARD, _TOKENS_AT, _LENGTH_AT, _POINTER_AT = range(4)  # of an entry: its shard, and addresses or 0
-_SOURCE, _COUNT, _TARGET, _SHARD_OF = range(4)  # of a range to copy: tokens, addresses, and its shard
+_SOURCE, _COUNT, _PLACE_OF, _SHARD_OF = range(4)  # of a range: address, tokens, place among those of rows, and shard
 
 
 @compiled
-def _item(address: np.int64, item_bytes: np.int64, place: np.int64) -> np.int64:
+def _item(address: np.int64, entry_bytes: np.int64, place: np.int64) -> np.int64:
     """Entry of an index array of int32 (or uint32, below 2**31) or int64."""
-    if item_bytes == 4:
+    if entry_bytes == 4:
         return np.int64(load32(address + 4 * place)) & np.int64(0xFFFFFFFF)
     return np.int64(load64(address + 8 * place))
 
@@ -192,19 +191,9 @@ def _entries(
 @compiled
 def is_whole(shard: NDArray[np.int64], tokens_file: np.int64, index_file: np.int64) -> bool:
     """Whether the mapped files of a shard are still as long as its maps; a shorter one may not be touched."""
-    if tokens_file > 0 and file_bytes(np.int64(tokens_file - 1)) < shard[TOKEN_COUNT] * _item_bytes(shard[CODE]):
+    if tokens_file > 0 and file_bytes(np.int64(tokens_file - 1)) < shard[TOKEN_COUNT] * item_bytes(shard[CODE]):
         return False
     return bool(index_file < 0 or file_bytes(np.int64(index_file - 1)) >= shard[INDEX_BYTES])
-
-
-@compiled
-def _item_bytes(code: np.int64) -> np.int64:
-    """Bytes of a token of a dtype code."""
-    if code == 5:
-        return np.int64(8)
-    if code == 4 or code == UINT32_CODE:
-        return np.int64(4)
-    return np.int64(1) if code <= 2 else np.int64(2)
 
 
 @compiled
@@ -214,7 +203,8 @@ def _ranges(
     shard_table: NDArray[np.int64],
     extra: int,
     held: NDArray[np.int64],
-    out: NDArray[np.uint16 | np.int32],
+    width: int,
+    first_row: int,
     starts_out: NDArray[np.bool_],
     progress: NDArray[np.int64],
     ranges: NDArray[np.int64],
@@ -226,9 +216,6 @@ def _ranges(
     Returns:
         The number of ranges, or ``-1 - row``; and the number of shards added to `wanted`.
     """
-    width = out.shape[1]
-    target = np.int64(out.ctypes.data)
-    target_bytes = np.int64(out.itemsize)
     entry = 0
     found = 0
     closed = 0
@@ -258,15 +245,15 @@ def _ranges(
                 if first < 0 or count < 0 or last > length or filled + count > width:
                     return -1 - row, closed
                 code = shard_table[shard, CODE]
-                item_bytes = _item_bytes(code)
-                start = load64(entries[entry, _POINTER_AT]) + first * item_bytes
-                if start < 0 or start + count * item_bytes > shard_table[shard, TOKEN_COUNT] * item_bytes:
+                token_bytes = item_bytes(code)
+                start = load64(entries[entry, _POINTER_AT]) + first * token_bytes
+                if start < 0 or start + count * token_bytes > shard_table[shard, TOKEN_COUNT] * token_bytes:
                     return -1 - row, closed
                 if count > 0:
                     prefetch(np.int64(tokens + start))  # where the page lies, above all
                     ranges[found, _SOURCE] = tokens + start
                     ranges[found, _COUNT] = count
-                    ranges[found, _TARGET] = target + (row * width + filled) * target_bytes
+                    ranges[found, _PLACE_OF] = (first_row + row) * width + filled
                     ranges[found, _SHARD_OF] = shard
                     found += 1
                     if len(starts_out) and filled > 0:
@@ -284,36 +271,51 @@ def _ranges(
 def copy_ranges(
     ranges: NDArray[np.int64],
     shard_table: NDArray[np.int64],
-    target_bytes: np.int64,
+    out: NDArray[np.uint16 | np.int32],
+    targets: NDArray[np.uint16 | np.int32],
     at: NDArray[np.int64],
 ) -> int:
     """Copies ranges of tokens in order.
 
     Args:
-        ranges: int64 [n, 4], where each begins, its tokens, where they go, and its shard; addresses.
+        ranges: int64 [n, 4], the address at which each begins, its tokens, the place of the first among those of all
+            rows, ``row * W + column``, and its shard; none crosses the end of a row.
         shard_table: int64 [shards, SHARD_COLUMNS].
-        target_bytes: bytes of a token there: 2 for uint16, 4 for int32.
+        out: uint16 or int32, C-contiguous; filled there: [R, W], or the inputs [R, W - 1] where there are targets.
+        targets: as `out`, [R, W - 1], filled with what follows each input; or of no rows, to leave that out.
         at: int64 [3], as `gather` has it; updated.
 
     Returns:
         -1, or the number of the range that holds a token that does not fit.
     """
+    target_bytes = np.int64(out.itemsize)
+    first = np.int64(out.ctypes.data)
+    second = np.int64(targets.ctypes.data)
+    length = np.int64(out.shape[1])
+    paired = len(targets) > 0
     for number in range(len(ranges)):
         if number + _AHEAD_RANGES < len(ranges):
             later = ranges[number + _AHEAD_RANGES]
             begin = later[_SOURCE]
-            stop = begin + later[_COUNT] * _item_bytes(shard_table[later[_SHARD_OF], CODE])
+            stop = begin + later[_COUNT] * item_bytes(shard_table[later[_SHARD_OF], CODE])
             for line in range(begin, min(stop, begin + _AHEAD_BYTES), _LINE_BYTES):
                 prefetch(np.int64(line))
             for page in range((begin // _PAGE_BYTES + 1) * _PAGE_BYTES, stop, _PAGE_BYTES):
                 for line in range(page, page + _AHEAD_PAGE_BYTES, _LINE_BYTES):
                     prefetch(np.int64(line))
-        source, count, target, shard = ranges[number]
+        source, count, place, shard = ranges[number]
         code = shard_table[shard, CODE]
         at[0] = shard
-        if not copy_tokens(source, code, target, target_bytes, count):
+        if not paired:
+            fits = copy_tokens(source, code, first + place * target_bytes, target_bytes, count)
+        else:
+            row = place // (length + 1)
+            column = place - row * (length + 1)
+            start = row * length * target_bytes
+            fits = copy_pair(source, code, column, length, first + start, second + start, target_bytes, count)
+        if not fits:
             return number
-        at[2] += count * _item_bytes(code)
+        at[2] += count * item_bytes(code)
     return -1
 
 
@@ -329,6 +331,7 @@ def gather(
     extra: int,
     held: NDArray[np.int64],
     out: NDArray[np.uint16 | np.int32],
+    targets: NDArray[np.uint16 | np.int32],
     starts_out: NDArray[np.bool_],
     progress: NDArray[np.int64],
     wanted: NDArray[np.int64],
@@ -347,7 +350,8 @@ def gather(
         lease: the caller's lease.
         extra: 1 when a sample has one token more than its length, else 0.
         held: int64 [R], tokens that each row must get, from the left; or of no rows, for W.
-        out: uint16 or int32 [R, W], C-contiguous; filled.
+        out: uint16 or int32 [R, W], C-contiguous; filled. With targets it is the inputs, [R, W - 1].
+        targets: as `out`, [R, W - 1], filled with what follows each input; or of no rows, to leave that out.
         starts_out: bool [R, W], set to True where a row goes on with another entry; or of no rows, to leave that out.
         progress: int64 [R, 2]: NEW, FINISHED or a place in the document index, and the tokens filled; updated.
         wanted: int64 [n], filled with closed shards that are needed, those needed first in front; each once.
@@ -358,7 +362,7 @@ def gather(
         The number of shards in `wanted`; 0 when every row is complete; ``-1 - row`` when a row's indices contradict
         each other or the shards, or a file is no longer as long as its map.
     """
-    target_bytes = np.int64(out.itemsize)
+    width = out.shape[1] + (len(targets) > 0)
     asked = np.zeros(len(shard_table), np.bool_)
     closed = 0
     spans = np.empty((min(len(members), _BLOCK_ROWS), 5), np.int64)
@@ -379,12 +383,12 @@ def gather(
         starts = starts_out[block] if len(starts_out) else starts_out
         short = held[block] if len(held) else held
         count, more = _ranges(
-            spans[:rows], entries, shard_table, extra, short, out[block], starts, done, ranges, wanted[closed:], asked
+            spans[:rows], entries, shard_table, extra, short, width, first, starts, done, ranges, wanted[closed:], asked
         )
         if count < 0:
             return count - first
         closed += more
-        number = copy_ranges(ranges[:count], shard_table, target_bytes, at)
+        number = copy_ranges(ranges[:count], shard_table, out, targets, at)
         if number >= 0:
-            return int(-1 - (ranges[number, _TARGET] - np.int64(out.ctypes.data)) // (out.shape[1] * target_bytes))
+            return int(-1 - ranges[number, _PLACE_OF] // width)
     return closed

@@ -83,6 +83,10 @@ class _FieldMaker:
     eod_id: int
     vocabulary: int | None
 
+    @property
+    def paired(self) -> bool:
+        return False
+
     def deliver(self, raw: RawRows) -> dict[str, NDArray[Any]]:
         return raw.fields(self.eod_id, self.options, vocabulary=self.vocabulary, naming=self.naming)
 

@@ -38,6 +38,11 @@ class HostFields:
     vocabulary: int | None
 
     @property
+    def paired(self) -> bool:
+        """Whether inputs and targets are all it needs."""
+        return False
+
+    @property
     def spec(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shape, dtype and sharding of each array of a batch."""
         none = np.zeros((0, self.plan.sequence_length + 1), np.int32)

@@ -135,7 +135,7 @@ class BatchMetrics:
 
 
 def count_loss_tokens(
-    tokens: NDArray[np.integer],
+    inputs: NDArray[np.integer],
     eod_id: int,
     *,
     eod_mask_loss: bool = False,
@@ -146,16 +146,16 @@ def count_loss_tokens(
     Tokens are looked at only where EOD is left out of the loss.
 
     Args:
-        tokens: integer [R, L + 1].
+        inputs: integer [R, L].
         eod_id: id that closes a document.
         eod_mask_loss: whether positions whose input is EOD are left out.
         valid_length: integer [R], 0 to L: positions of each row that hold an input with its target; None: all L.
     """
-    rows, width = tokens.shape
-    counted = rows * (width - 1) if valid_length is None else int(np.sum(valid_length))
+    rows, length = inputs.shape
+    counted = rows * length if valid_length is None else int(np.sum(valid_length))
     if not eod_mask_loss:
         return counted
-    ends = tokens[:, :-1] == eod_id
+    ends = inputs == eod_id
     if valid_length is not None:
-        ends &= np.arange(width - 1) < np.asarray(valid_length)[:, None]
+        ends &= np.arange(length) < np.asarray(valid_length)[:, None]
     return counted - int(np.count_nonzero(ends))

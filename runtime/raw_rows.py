@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from gristmill.formats.errors import SettingsError
 from gristmill.runtime.fields import FieldOptions, make_fields
 from gristmill.runtime.naming import Naming, make_megatron_fields
+from gristmill.runtime.pairs import PairStream
 from gristmill.runtime.streams import DocumentStream, Stream
 
-__all__ = ["PaddedStream", "RawReader", "RawRows"]
+__all__ = ["PaddedStream", "PairedRows", "RawReader", "RawRows"]
 
 
 @runtime_checkable
@@ -49,6 +50,11 @@ class RawRows:
     starts: NDArray[np.bool_] | None
     valid_length: NDArray[np.integer] | None
 
+    @property
+    def inputs(self) -> NDArray[np.uint16 | np.int32]:
+        """[R, L], a view: all tokens of a row but the last."""
+        return self.tokens[:, :-1]
+
     def fields(
         self, eod_id: int, options: FieldOptions, *, vocabulary: int | None, naming: Naming = "maxtext"
     ) -> dict[str, NDArray[Any]]:
@@ -63,6 +69,28 @@ class RawRows:
             rows=self.rows,
             starts=self.starts,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedRows:
+    """Rows whose inputs and targets were read apart, for those who need nothing else.
+
+    Attributes:
+        rows: integer [R], their numbers in the stream.
+        inputs: uint16 or int32 [R, L].
+        targets: uint16 or int32 [R, L].
+        valid_length: integer [R], or None where every row is full.
+    """
+
+    rows: NDArray[np.integer]
+    inputs: NDArray[np.uint16 | np.int32]
+    targets: NDArray[np.uint16 | np.int32]
+    valid_length: NDArray[np.integer] | None
+
+    @property
+    def tokens(self) -> NDArray[np.uint16 | np.int32]:
+        """[R, L + 1], joined anew."""
+        return np.concatenate([self.inputs, self.targets[:, -1:]], axis=1)
 
 
 class RawReader:
@@ -89,6 +117,7 @@ class RawReader:
         self._pad = pad
         self._documents = stream if options.boundaries == "index" and isinstance(stream, DocumentStream) else None
         self._padded = stream if isinstance(stream, PaddedStream) else None
+        self._pairs = stream if self._documents is None and isinstance(stream, PairStream) else None
         if options.boundaries == "index" and self._documents is None:
             raise SettingsError(
                 f'boundaries="index" needs a stream that knows where its documents begin (read_documents), but '
@@ -106,15 +135,32 @@ class RawReader:
             IndexError: a row does not exist.
             GristmillError: as `Stream.read`.
         """
-        if self._pad and rows.size and int(rows.max()) >= len(self.stream):
+        if self._beyond(rows):
             return self._padded_rows(rows)
         starts = None
         if self._documents is not None:
             tokens, starts = self._documents.read_documents(rows)
         else:
             tokens = self.stream.read(rows)
-        valid_length = None if self._padded is None else self._padded.valid_length(rows)
-        return RawRows(rows=rows, tokens=tokens, starts=starts, valid_length=valid_length)
+        return RawRows(rows=rows, tokens=tokens, starts=starts, valid_length=self._valid_length(rows))
+
+    def read_paired(self, rows: NDArray[np.integer]) -> RawRows | PairedRows:
+        """Reads rows for one who needs their inputs and targets alone: apart where the stream can, else as `read`.
+
+        Args:
+            rows: as for `read`, which says what is raised.
+        """
+        if self._pairs is None or self._beyond(rows):
+            return self.read(rows)
+        inputs, targets = self._pairs.read_pairs(rows)
+        return PairedRows(rows=rows, inputs=inputs, targets=targets, valid_length=self._valid_length(rows))
+
+    def _beyond(self, rows: NDArray[np.integer]) -> bool:
+        """Whether some rows lie behind the end of the stream, as padding."""
+        return self._pad and rows.size > 0 and int(rows.max()) >= len(self.stream)
+
+    def _valid_length(self, rows: NDArray[np.integer]) -> NDArray[np.integer] | None:
+        return None if self._padded is None else self._padded.valid_length(rows)
 
     def _padded_rows(self, rows: NDArray[np.integer]) -> RawRows:
         """Rows of which some lie behind the end of the stream."""

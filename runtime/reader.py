@@ -17,6 +17,7 @@ from gristmill.formats.errors import FormatError
 from gristmill.runtime.arrays import file_of
 from gristmill.runtime.backends import Backend, check_backend
 from gristmill.runtime.gather import FIRST_MEMBER, OPENING, gather
+from gristmill.runtime.pairs import TokenPairs, aligned_arrays, pairs_of
 from gristmill.runtime.pieces import Pieces, piece_starts
 from gristmill.runtime.ranged import RangedDataset
 from gristmill.runtime.row_index import RowIndex
@@ -67,6 +68,7 @@ class RowReader(ShardReader):
         shards = [shard for member in self.index.members for shard in member.shards]
         super().__init__(shards, max_open_shards, backend, self.index.access)
         self._walk = RowWalk(self.index, self._backend)
+        self._no_targets = np.empty((0, 0), self.dtype)
         self._compiled = self._walk.mapped and self._mapped
         self._follow(self._walk.shards, _reading_with(self), len(self), self.width)
 
@@ -120,12 +122,32 @@ class RowReader(ShardReader):
         starts = np.zeros((np.size(rows), self.width), bool)
         return self._read(rows, starts), starts
 
+    def read_pairs(self, rows: ArrayLike) -> TokenPairs:
+        """Inputs and targets of rows, in the order given; see `gristmill.runtime.pairs.PairStream`.
+
+        Args:
+            rows: as for `read`, which says what is raised.
+
+        Returns:
+            [R, width - 1] of `dtype` each, always fresh, aligned to 64 bytes.
+        """
+        if not self._compiled:
+            return pairs_of(self.read(rows))
+        self._walk.require_whole()
+        with self._read_noted(rows) as at:
+            shape = np.size(rows), self.width - 1
+            inputs, targets = aligned_arrays(2, shape, self.dtype, zeros=self.index.partial)
+            self._gather(rows, _NO_STARTS, inputs, targets, at)
+        return inputs, targets
+
     def _read(self, rows: ArrayLike, starts: NDArray[np.bool_]) -> NDArray[np.uint16 | np.int32]:
         """`read`; fills `starts` unless it has no rows."""
         self._walk.require_whole()
         with self._read_noted(rows) as at:
             if self._compiled:
-                return self._gather(rows, starts, at)
+                out = self._room(np.size(rows))
+                self._gather(rows, starts, out, self._no_targets, at)
+                return out
             read = self._read_pieces if self._rows_ahead is None else self._rows_ahead.read
             tokens, found = read(rows)
             if starts.size:
@@ -138,11 +160,16 @@ class RowReader(ShardReader):
         return self._copy(pieces, firsts, np.size(rows)), piece_starts(pieces, np.size(rows), self.width)
 
     def _gather(
-        self, rows: ArrayLike, starts: NDArray[np.bool_], at: NDArray[np.int64]
-    ) -> NDArray[np.uint16 | np.int32]:
+        self,
+        rows: ArrayLike,
+        starts: NDArray[np.bool_],
+        out: NDArray[np.uint16 | np.int32],
+        targets: NDArray[np.uint16 | np.int32],
+        at: NDArray[np.int64],
+    ) -> None:
+        """Fills `out`, and `targets` and `starts` unless they have no rows; see `gather` for what each gets."""
         members, samples = self._walk.locate(rows)
         held = self._walk.held(members, samples) if self.index.partial else _ALL_WHOLE
-        out = self._room(len(members))
         progress = np.zeros((len(members), 2), np.int64)  # NEW
         wanted = np.empty(self._most_wanted, np.int64)
         lease = self._pool.enter()
@@ -159,13 +186,14 @@ class RowReader(ShardReader):
                     self.index.extra,
                     held,
                     out,
+                    targets,
                     starts,
                     progress,
                     wanted,
                     at,
                 )
                 if missing == 0:
-                    return out
+                    return
                 if missing < 0:
                     break
                 at[0] = OPENING

@@ -20,7 +20,7 @@ from gristmill.formats.errors import SettingsError
 from gristmill.runtime.fields import FieldOptions
 from gristmill.runtime.metrics import BatchMetrics, count_loss_tokens
 from gristmill.runtime.prefetch import Prefetcher
-from gristmill.runtime.raw_rows import RawReader, RawRows
+from gristmill.runtime.raw_rows import RawReader
 from gristmill.runtime.stall import StallReports, check_stall_seconds
 from gristmill.runtime.state import StreamState, check_state
 from gristmill.runtime.state_file import load_state, save_state
@@ -37,7 +37,12 @@ _log = logging.getLogger(__name__)
 class BatchMaker(Protocol):
     """Makes a batch of the rows of it that this process reads."""
 
-    def deliver(self, raw: RawRows) -> dict[str, Any]:
+    @property
+    def paired(self) -> bool:
+        """Whether it needs no more than inputs and targets, and so takes `PairedRows` too."""
+        ...
+
+    def deliver(self, raw: Any) -> dict[str, Any]:
         """The batch whose rows these are.
 
         Raises:
@@ -274,9 +279,9 @@ def _make_batch(
     reader: RawReader, maker: BatchMaker, rows: NDArray[np.int64], first: int
 ) -> tuple[dict[str, Any], int]:
     """A batch, and how many of its positions on this process have a part in the loss."""
-    raw = reader.read(first + rows)
+    raw = (reader.read_paired if maker.paired else reader.read)(first + rows)
     loss_tokens = count_loss_tokens(
-        raw.tokens,
+        raw.inputs,
         reader.stream.eod_id,
         eod_mask_loss=reader.options.eod_mask_loss,
         valid_length=raw.valid_length,

@@ -16,6 +16,7 @@ from gristmill.formats.errors import SettingsError
 from gristmill.formats.fingerprint import short
 from gristmill.formats.index_order import OrderChange
 from gristmill.formats.index_plan import LeftOut
+from gristmill.runtime.pairs import TokenPairs
 from gristmill.runtime.row_map import RowMap, Skips, rows_before
 
 if TYPE_CHECKING:
@@ -199,6 +200,10 @@ class StreamView(Selectable):
     def read(self, rows: ArrayLike) -> NDArray[np.uint16 | np.int32]:
         """Tokens of rows; see `Stream.read`."""
         return self.stream.read(self.base_rows(rows))
+
+    def read_pairs(self, rows: ArrayLike) -> TokenPairs:
+        """Inputs and targets of rows, apart; see `gristmill.runtime.pairs.PairStream.read_pairs`."""
+        return self.stream.read_pairs(self.base_rows(rows))
 
     def read_documents(self, rows: ArrayLike) -> tuple[NDArray[np.uint16 | np.int32], NDArray[np.bool_]]:
         """Tokens of rows, and where another document begins; see `DocumentStream.read_documents`."""

@@ -9,20 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gristmill.runtime.compiled import compiled, prefetch
+from gristmill.runtime.copies import item_bytes
 from gristmill.runtime.gather import copy_ranges, is_whole
-from gristmill.runtime.shards import CODE, INDEX_FILE, TOKENS, TOKENS_FILE, UINT32_CODE
+from gristmill.runtime.shards import CODE, INDEX_FILE, TOKENS, TOKENS_FILE
 
 __all__ = ["gather_windows"]
-
-
-@compiled
-def _bytes_of(code: np.int64) -> np.int64:
-    """Bytes of a token of a dtype code."""
-    if code == 5:
-        return np.int64(8)
-    if code == 4 or code == UINT32_CODE:
-        return np.int64(4)
-    return np.int64(1) if code <= 2 else np.int64(2)
 
 
 @compiled
@@ -34,6 +25,7 @@ def gather_windows(
     stamps: NDArray[np.int64],
     lease: int,
     out: NDArray[np.uint16 | np.int32],
+    targets: NDArray[np.uint16 | np.int32],
     filled: NDArray[np.int64],
     wanted: NDArray[np.int64],
     at: NDArray[np.int64],
@@ -47,7 +39,8 @@ def gather_windows(
         shard_table: int64 [shards, SHARD_COLUMNS], see `gristmill.runtime.shards`.
         stamps: int64 [shards]; set to `lease` for each shard used.
         lease: the caller's lease.
-        out: uint16 or int32 [R, W], C-contiguous; filled from the left.
+        out: uint16 or int32 [R, W], C-contiguous; filled from the left. With targets it is the inputs, [R, W - 1].
+        targets: as `gristmill.runtime.gather.gather` has it.
         filled: int64 [R], the tokens of each row that are there; updated.
         wanted: int64 [n], filled with closed shards that are needed, those needed first in front; each once.
         at: int64 [3], as `gristmill.runtime.gather.gather` has it; updated.
@@ -56,9 +49,7 @@ def gather_windows(
         The number of shards in `wanted`; 0 when every row is complete; ``-1 - row`` when a row does not lie in the
         shards, holds a token that does not fit, or meets a file that is no longer as long as its map.
     """
-    width = out.shape[1]
-    target = np.int64(out.ctypes.data)
-    target_bytes = np.int64(out.itemsize)
+    width = out.shape[1] + (len(targets) > 0)
     shards = len(shard_starts) - 1
     asked = np.zeros(shards, np.bool_)
     room = 0
@@ -98,22 +89,22 @@ def gather_windows(
                 if not is_whole(shard_table[shard], tokens_file, shard_table[shard, INDEX_FILE]):
                     return -1 - row
             if found == len(ranges):
-                failed = copy_ranges(ranges, shard_table, target_bytes, at)
+                failed = copy_ranges(ranges, shard_table, out, targets, at)
                 if failed >= 0:
                     return int(-1 - owner[failed])
                 found = 0
             count = min(counts[row] - filled[row], shard_starts[shard + 1] - token)
-            source = tokens + (token - shard_starts[shard]) * _bytes_of(shard_table[shard, CODE])
+            source = tokens + (token - shard_starts[shard]) * item_bytes(shard_table[shard, CODE])
             prefetch(np.int64(source))
             ranges[found, 0] = source
             ranges[found, 1] = count
-            ranges[found, 2] = target + (row * width + filled[row]) * target_bytes
+            ranges[found, 2] = row * width + filled[row]
             ranges[found, 3] = shard
             owner[found] = row
             found += 1
             filled[row] += count
             token += count
-    failed = copy_ranges(ranges[:found], shard_table, target_bytes, at)
+    failed = copy_ranges(ranges[:found], shard_table, out, targets, at)
     if failed >= 0:
         return int(-1 - owner[failed])
     return int(closed)

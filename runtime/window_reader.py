@@ -14,6 +14,7 @@ from gristmill.formats.errors import FormatError
 from gristmill.formats.indexed import IndexedDataset
 from gristmill.runtime.backends import Backend, check_backend
 from gristmill.runtime.gather import OPENING
+from gristmill.runtime.pairs import TokenPairs, aligned_arrays, pairs_of
 from gristmill.runtime.ranged import RangedDataset
 from gristmill.runtime.rows_ahead import TokensAndStarts
 from gristmill.runtime.shard_reader import ShardReader, require_fit
@@ -91,8 +92,28 @@ class WindowReader(ShardReader):
         with self._read_noted(rows) as at:
             starts, counts = self._walk.ranges(*self._walk.locate(rows))
             if self._mapped:
-                return self._gather(rows, starts, counts, at)
+                out = self._room(len(starts))
+                self._gather(rows, starts, counts, out, np.empty((0, 0), self.dtype), at)
+                return out
             return self._copy(starts, counts) if self._rows_ahead is None else self._rows_ahead.read(rows)[0]
+
+    def read_pairs(self, rows: ArrayLike) -> TokenPairs:
+        """Inputs and targets of rows, in the order given; see `gristmill.runtime.pairs.PairStream`.
+
+        Args:
+            rows: as for `read`, which says what is raised.
+
+        Returns:
+            [R, width - 1] of `dtype` each, always fresh, aligned to 64 bytes; 0 behind what a row holds.
+        """
+        if not self._mapped:
+            return pairs_of(self.read(rows))
+        with self._read_noted(rows) as at:
+            starts, counts = self._walk.ranges(*self._walk.locate(rows))
+            shape = len(starts), self.width - 1
+            inputs, targets = aligned_arrays(2, shape, self.dtype, zeros=self.index.partial)
+            self._gather(rows, starts, counts, inputs, targets, at)
+        return inputs, targets
 
     def read_numpy(self, rows: ArrayLike) -> NDArray[np.uint16 | np.int32]:
         """`read` in NumPy: the definition, and the way for shards on an object store."""
@@ -115,19 +136,35 @@ class WindowReader(ShardReader):
         return tokens, starts
 
     def _gather(
-        self, rows: ArrayLike, starts: NDArray[np.int64], counts: NDArray[np.int64], at: NDArray[np.int64]
-    ) -> NDArray[np.uint16 | np.int32]:
-        out = self._room(len(starts))
+        self,
+        rows: ArrayLike,
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        out: NDArray[np.uint16 | np.int32],
+        targets: NDArray[np.uint16 | np.int32],
+        at: NDArray[np.int64],
+    ) -> None:
+        """Fills `out`, and `targets` unless it has no rows; see `gather_windows` for what each gets."""
         filled = np.zeros(len(starts), np.int64)
         wanted = np.empty(self._most_wanted, np.int64)
         pool, lease = self._pool, self._pool.enter()
         try:
             while True:
                 missing = gather_windows(
-                    starts, counts, self._walk.shard_starts, pool.table, pool.stamps, lease, out, filled, wanted, at
+                    starts,
+                    counts,
+                    self._walk.shard_starts,
+                    pool.table,
+                    pool.stamps,
+                    lease,
+                    out,
+                    targets,
+                    filled,
+                    wanted,
+                    at,
                 )
                 if missing == 0:
-                    return out
+                    return
                 if missing < 0:
                     break
                 at[0] = OPENING
