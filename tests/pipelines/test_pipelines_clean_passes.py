@@ -50,12 +50,12 @@ CLEAN: dict[str, Any] = {
     "max_chars": 5000,
     "languages": ["en"],
     "gopher_repetition": {"max_dup_lines": 0.5, "top_ngrams": {"2": 0.4}, "dup_ngrams": {"5": 0.3}},
-    "gopher_quality": {"min_words": 9, "min_stop_words": 1},
+    "gopher_quality": {"min_words": 14, "min_stop_words": 1},
     "c4": {"min_sentences": 2},
     "fineweb": {"max_newlines_per_word": 0.5, "max_dup_line_chars": 0.2},
     "custom": ["gristmill_test_callables:shout"],
     "mask": ["email", "ip", "phone"],
-    "min_tokens": 60,
+    "min_tokens": 200,
     "max_tokens": 900,
 }
 """Every step, at settings that the texts below break and satisfy."""
@@ -75,6 +75,12 @@ def some_texts() -> list[str]:
     for number in range(120):
         counts = [draw.randint(4, 12) for _ in range(1 + number % 30)]
         lines = [" ".join(draw.choices(WORDS, k=count)).capitalize() + "." for count in counts]
+        if number % 7 == 3:
+            lines.insert(1, "Please enable JavaScript to read this page.")
+        if number % 11 == 5:
+            lines.append("A winter letter garden is there.")
+        if number % 13 == 6:
+            lines += ["- a point", "- another", "- a third", "- a fourth"] * 5
         text = "\n".join(lines)
         if number % 3 == 0:
             text = text.replace("\n", "\r\n")
@@ -95,7 +101,10 @@ def test_both_ways_to_encode_give_the_same_corpus(new_workshop: Callable[[], Any
     trees, accounts = [], []
     for late in (False, True):
         shop = new_workshop()
-        source = {"files": shop.jsonl("a.jsonl", some_texts()), "clean": CLEAN}
+        words = shop.write("words.txt", b"winter letter garden\n")
+        evaluation = shop.write("eval.txt", " ".join(some_texts()[20].split()[:16]).encode())
+        more = {"bad_words": words, "decontaminate": evaluation}
+        source = {"files": shop.jsonl("a.jsonl", some_texts()), "clean": CLEAN | more}
         if late:
             shop.prepare(source, options={"last": "clean"})
         shop.prepare(source)
@@ -108,6 +117,8 @@ def test_both_ways_to_encode_give_the_same_corpus(new_workshop: Callable[[], Any
     met = {*account["dropped"], *account["counted"]}
     assert {"min_chars", "max_chars", "min_tokens", "max_tokens", "exact_duplicate"} <= met
     assert {"repaired.unicode", "repaired.controls", "repaired.newlines"} <= met
+    assert {"bad_words", "contaminated", "c4.lines_removed", "c4.changed"} <= met
+    assert {"gopher_quality", "gopher_repetition"} <= {name.split(".")[0] for name in account["dropped"]}
     assert {"masked.email", "masked.ip", "masked.phone", "custom.gristmill_test_callables:shout"} <= met
     assert not any(bad in text for text in texts for bad in ("\r", "\x00", "engine", "anna.b", "8.8.8.8", "1234567"))
     assert any("Café “quoted”  text" in text and "ENGINE" in text for text in texts)
@@ -126,7 +137,7 @@ def test_a_sample_of_each_reason_is_kept_with_rule_and_value(workshop: Any) -> N
     assert (short["value"], short["found"]) == ("short", "5 < 40")
     few = next(sample for sample in samples if sample["reason"] == "min_tokens")
     assert few["value"].endswith(" tokens")
-    assert int(few["value"].split()[0]) < 60
+    assert int(few["value"].split()[0]) < 200
 
 
 def test_bounds_in_tokens_do_not_count_the_end_mark(workshop: Any) -> None:
@@ -178,3 +189,20 @@ def test_another_version_of_a_callable_rebuilds(workshop: Any, tmp_path: Path) -
         workshop.prepare(source)
         assert workshop.texts("s0") == [f"an {word}", "no motor"]
     sys.modules.pop("later", None)
+
+
+ODD_TEXTS = [
+    "def f(x):\n\tif x:\n\t\treturn x\n\x0c\n\n",
+    "nul \x00 escape \x1b soft\u00adhyphen zero\u200bwidth \ufeff",
+    "\u6f22\u5b57 \u0627\u0644\u0639\u0631\u0628\u064a\u0629 \U0001f468\u200d\U0001f469\u200d\U0001f467",
+    "a\r\nb\rc\u2028d\u0085e",
+]
+
+
+@pytest.mark.parametrize("clean", [False, True, {"controls": "remove"}])
+def test_texts_come_back_as_they_were_but_for_what_was_asked(workshop: Any, clean: Any) -> None:
+    workshop.prepare({"files": workshop.jsonl("a.jsonl", ODD_TEXTS), "clean": clean})
+    gone = dict.fromkeys(map(ord, "\x00\x1b\ufeff")) if isinstance(clean, dict) else {}
+    assert workshop.texts("s0") == [text.translate(gone) for text in ODD_TEXTS]
+    counted = workshop.manifest()["sources"][0]["counted"]
+    assert counted == ({"repaired.controls": 1} if gone else {})
