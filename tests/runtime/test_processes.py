@@ -136,6 +136,12 @@ def test_any_number_of_processes(blended_corpus: str, tmp_path: Path) -> None:
     def at(rows: int, step: int | None = None) -> list[Any]:
         return [step, rows, expected(stream, rows)]
 
+    padded = expected(stream, len(stream))
+    for _ in range(-len(stream) % G):
+        padded = padded * 1_000_003 % 2**32  # a row of padding
+    every_row = [["open", {"layout": "one axis", "last_batch": "pad"}], ["train", -(-len(stream) // G)]]
+    every_row_found = [[None, 0, 0], [None, len(stream), padded]]
+
     here = worker.Job(blended_corpus)
     here.open()
     here.do(["train", 2])
@@ -146,6 +152,7 @@ def test_any_number_of_processes(blended_corpus: str, tmp_path: Path) -> None:
     assert here.do(["train", 3]) == at(2 * G + 3 * 8)
 
     work: list[Any] = [
+        *every_row,
         ["open", {"prefetch": 3}],
         ["restore", "v0", f"{one}-v0"],  # 1 -> 2
         ["train", 1],
@@ -169,6 +176,7 @@ def test_any_number_of_processes(blended_corpus: str, tmp_path: Path) -> None:
         first_only = {"hosts without a device": 16 if number == 0 else 0}
         assert rows == {layout: counts[0] for layout, counts in ROWS.items()} | first_only
         assert found == [
+            *every_row_found,
             [None, 0, 0],
             at(32, 2),
             at(48),
@@ -198,6 +206,7 @@ def test_any_number_of_processes(blended_corpus: str, tmp_path: Path) -> None:
     assert here.resume_at(cuts, steps[: len(after)]) == [tuple(one) for one in after]  # 2 -> 1, at random places
 
     work = [
+        *every_row,
         ["open", {"global_batch": 8, "prefetch": 1}],
         ["restore", "v0", f"{two}-v0"],  # 2 -> 4
         ["train", 3],
@@ -215,6 +224,7 @@ def test_any_number_of_processes(blended_corpus: str, tmp_path: Path) -> None:
         assert [report[1:] for report in found] == [
             report[1:]
             for report in (
+                *every_row_found,
                 [None, 0, 0],
                 at(48),
                 at(72),
