@@ -167,6 +167,11 @@ class Executor:
         """The choice in words."""
         return self._choice.says
 
+    @property
+    def waits(self) -> bool:
+        """Whether the stages are done when `execute` returns."""
+        return True
+
     def execute(self, job: Job, stages: Sequence[str], *, write_manifest: bool, verbose: bool = False) -> None:
         """Executes stages as chosen; imports Beam only where it is needed.
 

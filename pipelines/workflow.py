@@ -6,20 +6,18 @@ old output is never served for new input.
 """
 
 import contextlib
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gristmill.formats.errors import CorpusError, FormatError, GristmillError, SettingsError, StorageError
-from gristmill.formats.fingerprint import canonical_json, pretty_json
-from gristmill.formats.manifest import MANIFEST_NAME, read_manifest
-from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path, withdraw
+from gristmill.formats.fingerprint import pretty_json
+from gristmill.formats.manifest import MANIFEST_NAME
+from gristmill.formats.receipts import STAGES_FOLDER
 from gristmill.formats.recipe import Recipe
-from gristmill.formats.storage import exists, is_local, join, list_files, list_folders, local_path, remove, write_bytes
+from gristmill.formats.storage import exists, is_local, join, list_files, list_folders, local_path, write_bytes
 from gristmill.pipelines.clean import prime_cleaning
 from gristmill.pipelines.clean_pins import pin_recipe
 from gristmill.pipelines.encoders import TOKENIZER_FOLDER, prime_encoder
@@ -34,13 +32,14 @@ from gristmill.pipelines.records import RecordAccount
 from gristmill.pipelines.run_lock import working_on
 from gristmill.pipelines.runners import Executor, check_runner, choose_runner
 from gristmill.pipelines.stage_names import STAGES
-from gristmill.pipelines.stages import require_stage, valid_stage
+from gristmill.pipelines.stages import valid_stage
+from gristmill.pipelines.stale import stages_to_run
 from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import Engine, choose_engine, set_engine_threads
 from gristmill.tokenize.load import resolve_tokenizer
 from gristmill.tokenize.resolved import ResolvedTokenizer, write_resolved
 
-__all__ = ["prepare", "PrepareOptions", "PrepareResult"]
+__all__ = ["Draft", "draft_run", "execute_draft", "prepare", "PrepareOptions", "PrepareResult"]
 
 _SAMPLE_DOCUMENTS = 64
 _SAMPLE_CHARS = 20_000
@@ -87,6 +86,42 @@ class PrepareResult:
     finished: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A run that is worked out, of which nothing is written yet.
+
+    Attributes:
+        plan: inputs and splits, as far as the recipe's limits need them.
+        job: what every work item needs to know.
+        wanted: the stages up to the last one wanted.
+        resolved: the tokenizer; None when the run stops before it is needed.
+        engine: the engine that makes the ids; None likewise.
+    """
+
+    plan: Plan
+    job: Job
+    wanted: tuple[str, ...]
+    resolved: ResolvedTokenizer | None
+    engine: Engine | None
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, with what it names pinned."""
+        return self.job.recipe
+
+    @property
+    def complete(self) -> bool:
+        """Whether the manifest follows on the last stage."""
+        return self.wanted[-1] not in _BEFORE_TOKENS and self.job.source is None
+
+    def unfinished(self) -> tuple[str, ...]:
+        """The wanted stages that have no valid receipt, as an execution would begin with them."""
+        todo = list(self.wanted)
+        while todo and valid_stage(self.job, todo[0]) is not None:
+            todo.pop(0)
+        return tuple(todo)
+
+
 def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareResult:
     """Prepares a corpus from a recipe, or completes one that was begun.
 
@@ -118,13 +153,31 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
         f"{len(plan.splits)} splits -> {recipe.output}"
     )
     with Executor(choice) as executor:
-        return _prepare(recipe, plan, options, wanted, executor, began)
+        return execute_draft(_draft(recipe, plan, options, wanted), options, executor, began=began)
 
 
-def _prepare(
-    recipe: Recipe, plan: Plan, options: PrepareOptions, wanted: Sequence[str], executor: Executor, began: float
-) -> PrepareResult:
-    """Works out what is left to do of a planned run and has it done."""
+def draft_run(recipe: Recipe, options: PrepareOptions) -> Draft:
+    """Works a run out, as `prepare` does before it writes anything.
+
+    Args:
+        recipe: what to prepare.
+        options: what narrows the run.
+
+    Raises:
+        SettingsError: recipe, options or tokenizer cannot be followed.
+        DataError: the sample of an input cannot be read.
+        StorageError: a file cannot be listed or read.
+    """
+    _source_number(recipe, options.source)
+    wanted = _wanted_stages(recipe, options)
+    _check_output(recipe.output)
+    recipe = pin_recipe(recipe)
+    prime_cleaning(recipe)
+    return _draft(recipe, plan_run(recipe), options, wanted)
+
+
+def _draft(recipe: Recipe, plan: Plan, options: PrepareOptions, wanted: Sequence[str]) -> Draft:
+    """Chooses the encoder of a planned run and puts its job together."""
     say = _silent if options.quiet else _say
     source = _source_number(recipe, options.source)
     resolved, engine = None, None
@@ -133,12 +186,29 @@ def _prepare(
         engine = _engine(recipe, plan, resolved)
     plan = _limited(recipe, plan, resolved, engine, say)
     job = make_job(recipe, plan, tokenizer=resolved, engine=engine, source=source)
-    complete = wanted[-1] not in _BEFORE_TOKENS and source is None
+    return Draft(plan=plan, job=job, wanted=tuple(wanted), resolved=resolved, engine=engine)
+
+
+def execute_draft(draft: Draft, options: PrepareOptions, executor: Executor, *, began: float) -> PrepareResult:
+    """Works out what is left to do of a run and has it done.
+
+    Args:
+        draft: the run.
+        options: what narrows the run.
+        executor: what executes it; one that does not wait has only handed the work on when this returns.
+        began: `time.monotonic()` when the run began.
+
+    Raises:
+        GristmillError: whatever stops the run.
+    """
+    say = _silent if options.quiet else _say
+    plan, job, wanted, complete = draft.plan, draft.job, draft.wanted, draft.complete
+    recipe, resolved, engine = draft.recipe, draft.resolved, draft.engine
     with working_on(job.corpus):
         if "index" in wanted and valid_stage(job, "tokenize") and not valid_stage(job, "index"):
             with contextlib.suppress(CorpusError, FormatError, StorageError):  # which the run itself mends or names
                 plan_index(job)  # refuses what the token counts do not allow, before anything is withdrawn
-        todo = _stages_to_run(job, wanted, options.first, say)
+        todo = stages_to_run(job, wanted, options.first, say)
         current = manifest_is_current(job) and not exists(job.path("spill"))
         if not todo and (current or not complete):
             say(f"nothing to do: {recipe.output} is finished for this recipe, these inputs and this tokenizer")
@@ -154,8 +224,11 @@ def _prepare(
         job = replace(job, encodes_early=_encodes_early(todo, engine))
         engine_says = f"; ids by {engine.name} {engine.version}" if engine else ""
         say(f"stages {', '.join(todo)} on {executor.says}{engine_says}")
-        with contextlib.nullcontext() if options.quiet else Progress(job, _expected(job, plan)):
+        watched = not options.quiet and executor.waits
+        with Progress(job, _expected(job, plan)) if watched else contextlib.nullcontext():
             executor.execute(job, todo, write_manifest=complete, verbose=options.verbose)
+        if not executor.waits:
+            return PrepareResult(corpus=job.corpus, stages=tuple(todo), finished=False)
         seconds = time.monotonic() - began
         _report(job, plan, executor.says, todo, seconds)
     say(f"done in {seconds:.1f} s")
@@ -265,61 +338,6 @@ def _sample(recipe: Recipe, plan: Plan) -> list[str]:
         if batch is not None:
             texts += [text[:_SAMPLE_CHARS] for text in batch.texts[:_SAMPLE_DOCUMENTS]]
     return texts
-
-
-def _stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[str], None]) -> list[str]:
-    """Which stages are not finished; withdraws the receipts and the manifest that the work will make stale."""
-    for stage in wanted[: wanted.index(first)]:
-        require_stage(job, stage)
-    todo = list(wanted)
-    while todo and valid_stage(job, todo[0]) is not None:
-        todo.pop(0)
-    if not todo:
-        return []
-    _refuse_other_corpus(job, todo)
-    stale = [stage for stage in STAGES[STAGES.index(todo[0]) :] if exists(stage_receipt_path(job.corpus, stage))]
-    for stage in stale:
-        say(f"stage {stage} was finished before, but {_what_changed(job, stage)}; it is done again")
-    remove(join(job.corpus, MANIFEST_NAME))
-    for stage in stale:
-        withdraw(stage_receipt_path(job.corpus, stage))
-    return todo
-
-
-def _refuse_other_corpus(job: Job, todo: Sequence[str]) -> None:
-    """Refuses to build a corpus of another name and other inputs over a finished one."""
-    if todo[0] != STAGES[0] or not exists(job.path(MANIFEST_NAME)):
-        return
-    try:
-        name = read_manifest(job.corpus).name
-    except GristmillError:
-        return
-    if name != job.recipe.name:
-        raise SettingsError(
-            f"output {job.corpus}: holds the finished corpus {name!r}, of other inputs than this recipe's "
-            f"{job.recipe.name!r}; give another folder, or remove that corpus first"
-        )
-
-
-def _what_changed(job: Job, stage: str) -> str:
-    try:
-        receipt = read_receipt(stage_receipt_path(job.corpus, stage))
-    except FormatError:
-        return "its receipt is damaged"
-    if receipt is None or receipt.digest == job.stage_digests[stage]:
-        return "some of its files are missing or have another size"
-    details = _difference("", dict(receipt.settings), json.loads(canonical_json(job.settings[stage])))
-    return details or "a stage before it changed"
-
-
-def _difference(name: str, before: Any, now: Any) -> str:
-    """What differs between two settings, by dotted path."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-        inner = (_difference(f"{name}.{key}" if name else str(key), before.get(key), now.get(key)) for key in keys)
-        return "; ".join(inner)
-    shown = [str(value) if len(str(value)) <= 40 else str(value)[:12] for value in (before, now)]
-    return f"{name} was {shown[0]}, now {shown[1]}"
 
 
 def _expected(job: Job, plan: Plan) -> dict[str, int]:

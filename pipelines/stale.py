@@ -1,0 +1,86 @@
+"""Finds out what is left to do of a run, and withdraws what that makes stale.
+
+Finished stages are recognised by their receipts. What changed since is named, setting by setting, before anything is
+done again, so that nobody wonders why a run of hours begins anew.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gristmill.formats.errors import FormatError, GristmillError, SettingsError
+from gristmill.formats.fingerprint import canonical_json
+from gristmill.formats.manifest import MANIFEST_NAME, read_manifest
+from gristmill.formats.receipts import read_receipt, stage_receipt_path, withdraw
+from gristmill.formats.storage import exists, join, remove
+from gristmill.pipelines.job import Job
+from gristmill.pipelines.stage_names import STAGES
+from gristmill.pipelines.stages import require_stage, valid_stage
+
+__all__ = ["stages_to_run"]
+
+
+def stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[str], None]) -> list[str]:
+    """Which stages are not finished; withdraws the receipts and the manifest that the work will make stale.
+
+    Args:
+        job: the run.
+        wanted: the stages up to the last one wanted, in order.
+        first: the stage to begin with; those before it must be finished.
+        say: is told what is withdrawn, and why.
+
+    Raises:
+        CorpusError: a stage before `first` is not finished.
+        SettingsError: the output holds the finished corpus of another recipe.
+    """
+    for stage in wanted[: wanted.index(first)]:
+        require_stage(job, stage)
+    todo = list(wanted)
+    while todo and valid_stage(job, todo[0]) is not None:
+        todo.pop(0)
+    if not todo:
+        return []
+    _refuse_other_corpus(job, todo)
+    stale = [stage for stage in STAGES[STAGES.index(todo[0]) :] if exists(stage_receipt_path(job.corpus, stage))]
+    for stage in stale:
+        say(f"stage {stage} was finished before, but {_what_changed(job, stage)}; it is done again")
+    remove(join(job.corpus, MANIFEST_NAME))
+    for stage in stale:
+        withdraw(stage_receipt_path(job.corpus, stage))
+    return todo
+
+
+def _refuse_other_corpus(job: Job, todo: Sequence[str]) -> None:
+    """Refuses to build a corpus of another name and other inputs over a finished one."""
+    if todo[0] != STAGES[0] or not exists(job.path(MANIFEST_NAME)):
+        return
+    try:
+        name = read_manifest(job.corpus).name
+    except GristmillError:
+        return
+    if name != job.recipe.name:
+        raise SettingsError(
+            f"output {job.corpus}: holds the finished corpus {name!r}, of other inputs than this recipe's "
+            f"{job.recipe.name!r}; give another folder, or remove that corpus first"
+        )
+
+
+def _what_changed(job: Job, stage: str) -> str:
+    try:
+        receipt = read_receipt(stage_receipt_path(job.corpus, stage))
+    except FormatError:
+        return "its receipt is damaged"
+    if receipt is None or receipt.digest == job.stage_digests[stage]:
+        return "some of its files are missing or have another size"
+    details = _difference("", dict(receipt.settings), json.loads(canonical_json(job.settings[stage])))
+    return details or "a stage before it changed"
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    """What differs between two settings, by dotted path."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+        inner = (_difference(f"{name}.{key}" if name else str(key), before.get(key), now.get(key)) for key in keys)
+        return "; ".join(inner)
+    shown = [str(value) if len(str(value)) <= 40 else str(value)[:12] for value in (before, now)]
+    return f"{name} was {shown[0]}, now {shown[1]}"
