@@ -4,15 +4,18 @@ import pickle
 import re
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import SingleDeviceSharding
+from numpy.typing import NDArray
 
 from gristmill.formats.errors import CorpusError, SettingsError
 from gristmill.formats.index_order import OrderChange
 from gristmill.formats.schedule import Phase
-from gristmill.runtime import open_corpus
+from gristmill.runtime import TokenBatches, open_corpus
 from gristmill.runtime.metrics import MeasuredStream
 from gristmill.runtime.raw_rows import PaddedStream
 from gristmill.runtime.row_map import Skips, rows_before
@@ -245,3 +248,31 @@ def test_gaps_go_with_a_longer_horizon(stream: Any, blended_corpus: str) -> None
     longer = corpus.windows(samples=230) if stream.facts["kind"] == "window" else corpus.stream(samples=205)
     take_up((stream.skip_range(40, 50), 190), longer.skip_range(40, 50))
     assert longer.skip_range(40, 50).fingerprint == stream.skip_range(40, 50).fingerprint
+
+
+def test_a_training_loop_goes_back_and_goes_on_without_the_stretch(stream: Any) -> None:
+    sharding = SingleDeviceSharding(jax.devices()[0])
+
+    def rows_of(batches: TokenBatches) -> NDArray[np.int32]:
+        return np.concatenate([np.asarray(batch["inputs"]) for batch in batches])
+
+    with TokenBatches(stream, 16, sharding) as batches:
+        for _ in range(6):
+            next(batches)
+        state = batches.get_state()  # at row 96
+        next(batches)
+        late = batches.get_state()
+    view = stream.skip_range(100, 120)
+    every = np.delete(np.arange(ROWS), np.arange(100, 120))
+    with TokenBatches(view, 8, sharding) as batches:
+        with pytest.raises(CorpusError, match=r"left at row 100: .* Go back to a state of row 100 or before"):
+            batches.set_state(late)
+        batches.set_state(state)
+        assert np.array_equal(rows_of(batches), stream.read(every[96:176])[:, :-1])
+        assert batches.leftover_rows == 4
+        saved = batches.get_state()
+        assert (saved["next_sample"], saved["fingerprint"]) == (176, view.fingerprint)
+        assert saved["stream"]["skipped"] == [[100, 120]]
+    with TokenBatches(view.skip_range(177, 178), 3, sharding) as batches:
+        batches.set_state(saved)
+        assert np.array_equal(rows_of(batches), stream.read(every[[176, 178, 179]])[:, :-1])
