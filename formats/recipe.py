@@ -13,6 +13,7 @@ from gristmill.formats.clean_settings import CleanSettings
 from gristmill.formats.clean_table import read_clean
 from gristmill.formats.errors import Problem, RecipeError, SettingsError, StorageError
 from gristmill.formats.fingerprint import digest
+from gristmill.formats.hub_table import HubDataset, read_hub
 from gristmill.formats.index_plan import IndexSettings
 from gristmill.formats.index_table import read_index
 from gristmill.formats.limits_table import Budget, Limits, read_budget, read_limits
@@ -49,6 +50,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAME_SAYS = "letters, digits, dots, dashes and underscores, starting with a letter or digit"
 _ID_SAYS = f"{_NAME_SAYS}, not ending in .npy"
 _MOST_TOKENS_PER_SHARD = 2**40
+_PLACES = ("files", "hub", "materialize")  # say where a source's files lie, which decides no document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class SourceSettings:
 
     Attributes:
         id: its name in folders, reports and batches.
-        files: files, folders, globs or URLs.
+        files: files, folders, globs or URLs; empty where a dataset of the hub is read.
         format: "auto" goes by each file's name.
         text_field: field or column that holds the text.
         extra_text_field: second field, joined behind the first; None for none.
@@ -88,6 +90,8 @@ class SourceSettings:
         expect_damaged: input files (paths relative to their pattern) that are known to be cut short.
         clean: cleaning and deduplication.
         limits: the most that is taken of it.
+        hub: the dataset of the hub that is read in place of files, or None.
+        materialize: whether the download stage copies the texts into the corpus, and later stages read the copy.
     """
 
     id: str
@@ -107,6 +111,8 @@ class SourceSettings:
     expect_damaged: tuple[str, ...]
     clean: CleanSettings
     limits: Limits = field(default_factory=Limits)
+    hub: HubDataset | None = None
+    materialize: bool = False
 
     @property
     def form(self) -> TextForm:
@@ -117,7 +123,7 @@ class SourceSettings:
         """Everything that decides the source's documents, without where the files lie, how much is taken of
         them and how they are mixed."""
         values = asdict(self)
-        for name in ("files", "limits", "weight", "max_epochs"):
+        for name in ("limits", "weight", "max_epochs", *_PLACES):
             del values[name]
         values["clean"] = self.clean.identity()
         return values
@@ -155,7 +161,8 @@ class Recipe:
         del values["output"]
         del values["tokenizer"]["path"]
         for source, own in zip(values["sources"], self.sources, strict=True):
-            del source["files"]
+            for name in _PLACES:
+                del source[name]
             source["clean"] = own.clean.identity()
         return digest(values)
 
@@ -270,7 +277,7 @@ def _tokenizer(table: SettingsTable) -> TokenizerSettings:
 def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
     source = SourceSettings(
         id=table.take("id", str, "", required=True, rule=_is_id, says=_ID_SAYS) or "",
-        files=table.strings("files", required=True),
+        files=table.strings("files", required=not table.has("dataset")),
         format=table.choice("format", FORMATS, "auto"),
         text_field=table.take("text_field", str, "text", rule=bool, says="the name of a field") or "text",
         extra_text_field=table.take("extra_text_field", str, None, rule=bool, says="the name of a field"),
@@ -291,6 +298,7 @@ def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
         expect_damaged=table.strings("expect_damaged"),
         clean=read_clean(table, clean),
         limits=read_limits(table),
+        hub=read_hub(table),
     )
     if table.has("separator") and not table.has("extra_text_field"):
         table.note("separator", "joins text_field and extra_text_field, but there is no extra_text_field")

@@ -24,6 +24,7 @@ from fsspec.asyn import AsyncFileSystem
 
 from gristmill.formats.attempt import attempt_and_rename, attempt_on_disk, attempt_upload
 from gristmill.formats.errors import GristmillError, StorageError
+from gristmill.formats.resuming import is_web, open_web
 
 __all__ = [
     "base_name",
@@ -238,6 +239,8 @@ def open_read(path: str) -> BinaryIO:
     with _named(path, "be opened"):
         if is_local(path):
             return local_path(path).open("rb")
+        if is_web(path):
+            return open_web(path)
         file_system, inner = _remote(path)
         return file_system.open(inner, "rb")  # type: ignore[no-any-return]
 
@@ -257,8 +260,8 @@ def read_range(path: str, start: int, length: int) -> bytes:
     if length == 0:  # a range of no bytes cannot be asked of a store
         return b""
     with _named(path, "be read"):
-        if is_local(path):
-            with local_path(path).open("rb") as file:
+        if is_local(path) or is_web(path):
+            with open_read(path) as file:
                 file.seek(start)
                 data = file.read(length)
         else:

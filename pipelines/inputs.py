@@ -17,13 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import fsspec
 import xxhash
 
 from gristmill.formats.errors import InputError, SettingsError, StorageError
 from gristmill.formats.recipe import FORMATS, SourceSettings
 from gristmill.formats.storage import base_name, file_size, is_local, local_path, open_read, read_range, relative_to
 from gristmill.pipelines.decompress import HEAD_BYTES, detect_compression
+from gristmill.pipelines.hub import HubEntry
+from gristmill.pipelines.hub_inputs import resolve_hub
+from gristmill.pipelines.input_lists import expand_lists
+from gristmill.pipelines.input_stores import is_web, open_store, web_facts, web_name, web_path
 
 __all__ = ["find_inputs", "InputFile"]
 
@@ -91,10 +94,12 @@ def find_inputs(
         InputError: a compressed file has no bytes.
         StorageError: a file cannot be examined.
     """
+    if source.hub is not None:
+        return _hub_inputs(source, key)
     found: list[tuple[str, str]] = []
     seen: set[str] = set()
     own = None if output is None else _identity(output).rstrip("/") + "/"
-    for pattern in source.files:
+    for pattern in expand_lists(source.files, f"{key}.files"):
         matches = _match(pattern, source.format)
         if own is not None:
             matches = [match for match in matches if not _identity(match[0]).startswith(own)]
@@ -109,13 +114,37 @@ def find_inputs(
                 seen.add(identity)
                 found.append((path, relative))
     found = _told_apart(found)
-    names = {relative for _, relative in found}
+    _check_damaged(source, {relative for _, relative in found}, key)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return tuple(pool.map(lambda entry: _examine(entry[0], entry[1], source.format, key, checksums), found))
+
+
+def _check_damaged(source: SourceSettings, names: set[str], key: str) -> None:
     for name in source.expect_damaged:
         if name not in names:
             called = ", ".join(sorted(names)[:_SHOWN])
             raise SettingsError(f'{key}.expect_damaged: no input file is called "{name}"; they are called {called}')
+
+
+def _hub_inputs(source: SourceSettings, key: str) -> tuple[InputFile, ...]:
+    """The files of a dataset of the hub; the hub's listing tells all of them but whether they are compressed."""
+    if source.hub is None:
+        return ()
+
+    def wanted(path: str, explicit: bool) -> bool:
+        script = path.endswith(".py") and source.format != "python" and not explicit
+        return _wanted(path, source.format, explicit=explicit) and not script
+
+    found = resolve_hub(source.hub, key, wanted)
+    _check_damaged(source, {entry.path for _, entry in found}, key)
+
+    def examine(listed: tuple[str, HubEntry]) -> InputFile:
+        url, entry = listed
+        kind = _kind_of(url, source.format, f"{key}.dataset")
+        return _input_file(url, entry.path, entry.size, entry.checksum, kind)
+
     with ThreadPoolExecutor(_THREADS) as pool:
-        return tuple(pool.map(lambda entry: _examine(entry[0], entry[1], source.format, key, checksums), found))
+        return tuple(pool.map(examine, found))
 
 
 def _identity(path: str) -> str:
@@ -124,10 +153,7 @@ def _identity(path: str) -> str:
 
 
 def _canonical(path: str) -> str:
-    try:
-        file_system, inner = fsspec.core.url_to_fs(path)
-    except (ValueError, ImportError) as error:
-        raise StorageError(f"{path}: cannot be opened: {error}") from error
+    file_system, inner = open_store(path)
     return str(file_system.unstrip_protocol(inner))
 
 
@@ -137,7 +163,9 @@ def _told_apart(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
     while True:
         counts = Counter(names)
         longer = [
-            "/".join(path.split("/")[-2 - name.count("/") :]) if counts[name] > 1 else name
+            "/".join((web_path(path) if is_web(path) else path).split("/")[-2 - name.count("/") :])
+            if counts[name] > 1
+            else name
             for (path, _), name in zip(found, names, strict=True)
         ]
         if longer == names:
@@ -270,8 +298,10 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _match_remote(pattern: str, given_format: str) -> list[tuple[str, str]]:
+    if is_web(pattern):
+        return [(pattern, web_name(pattern))]
+    file_system, inner = open_store(pattern)
     try:
-        file_system, inner = fsspec.core.url_to_fs(pattern)
         file_system.invalidate_cache()
         if file_system.isfile(inner):
             return [(str(file_system.unstrip_protocol(inner)), base_name(pattern))]
@@ -283,7 +313,7 @@ def _match_remote(pattern: str, given_format: str) -> list[tuple[str, str]]:
             names = [name for name in names if not name.endswith("/")]
         else:
             return []
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError) as error:
         raise StorageError(f"{pattern}: cannot be listed: {error}") from error
     below = ((str(file_system.unstrip_protocol(name)), relative_to(name, base)) for name in names)
     kept = ((path, name) for path, name in below if _wanted(name, given_format, explicit=explicit))
@@ -291,17 +321,35 @@ def _match_remote(pattern: str, given_format: str) -> list[tuple[str, str]]:
 
 
 def _examine(path: str, relative: str, given_format: str, key: str, checksums: bool) -> InputFile:
-    kind = given_format if given_format != "auto" else _format_of(base_name(path))
-    if kind is None:
-        known = ", ".join(sorted(_FORMATS))
-        raise SettingsError(
-            f'{key}.files: the format of "{path}" cannot be told from its name (known extensions: {known}, also '
-            f"compressed); set format to one of {', '.join(FORMATS[1:])}"
-        )
+    kind = _kind_of(path, given_format, f"{key}.files")
+    if is_web(path):
+        size, checksum = web_facts(path)
+        return _input_file(path, relative, size, checksum, kind)
     size = file_size(path)
     checksum = ""
     if checksums:
         checksum = _hash_of(path) if is_local(path) else _stored_checksum(path, size)
+    return _input_file(path, relative, size, checksum, kind)
+
+
+def _kind_of(path: str, given_format: str, key: str) -> str:
+    """The format of a file.
+
+    Raises:
+        SettingsError: it is not given, and cannot be told from the name.
+    """
+    kind = given_format if given_format != "auto" else _format_of(web_name(path) if is_web(path) else base_name(path))
+    if kind is None:
+        known = ", ".join(sorted(_FORMATS))
+        raise SettingsError(
+            f'{key}: the format of "{path}" cannot be told from its name (known extensions: {known}, also '
+            f"compressed); set format to one of {', '.join(FORMATS[1:])}"
+        )
+    return kind
+
+
+def _input_file(path: str, relative: str, size: int, checksum: str, kind: str) -> InputFile:
+    """An input file, after a look whether it is compressed."""
     if size == 0 and path.lower().endswith(_COMPRESSED):
         raise InputError(f"{path}: has 0 bytes, which is no complete compressed file; fetch it again or leave it out")
     compression = None
@@ -333,7 +381,7 @@ def _stored_checksum(path: str, size: int) -> str:
         StorageError: the store does not answer.
     """
     try:
-        file_system, inner = fsspec.core.url_to_fs(path)
+        file_system, inner = open_store(path)
         facts: dict[str, Any] = file_system.info(inner)
         checksum = next((f"{name}:{facts[name]}" for name in _CHECKSUMS if facts.get(name)), None)
         checksum = checksum or f"store:{file_system.checksum(inner)}"

@@ -90,6 +90,19 @@ def proxy(store: Any) -> Iterator[Any]:
         yield running
 
 
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A `hub_server.Hub`, which stands for the Hugging Face hub in this process and those that it starts."""
+    with _beside("hub_server").running_hub() as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.address)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.delenv("HUGGING_FACE_HUB_TOKEN", raising=False)
+        from gristmill.pipelines.hub_file_system import HubFileSystem
+
+        HubFileSystem.clear_instance_cache()  # which knows sizes of files at commits of another test's hub
+        yield running
+
+
 @contextmanager
 def _gs_is(address: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import lzma
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -220,7 +221,9 @@ class TestNothing:
 
     def test_a_format_that_cannot_be_told(self, put: Callable[..., str], tmp_path: Path) -> None:
         put("d/a.docx")
-        with pytest.raises(SettingsError, match=r'the format of ".*a\.docx" cannot be told.*set format to one of jsonl'):
+        with pytest.raises(
+            SettingsError, match=r'the format of ".*a\.docx" cannot be told.*set format to one of jsonl'
+        ):
             find(str(tmp_path / "d" / "*"))
         assert [file.format for file in find(str(tmp_path / "d" / "*"), format="text")] == ["text"]
 
@@ -309,5 +312,63 @@ class TestStore:
             find("memory://d/*.parquet")
 
     def test_a_store_that_nobody_knows(self) -> None:
-        with pytest.raises(StorageError, match=r"nosuch://x/y: cannot be listed"):
+        with pytest.raises(SettingsError, match=r"^nosuch://x/y: nothing reads nosuch://; gs://, s3://"):
             find("nosuch://x/y")
+
+
+class TestLists:
+    def test_a_list_names_what_is_read(self, put: Callable[..., str], tmp_path: Path) -> None:
+        put("a/x.jsonl", "a/y.jsonl", "b/z.jsonl", "c.jsonl")
+        listed = put("list.txt", data=f"\ufeff# all of it\r\na/*.jsonl\r\n\n{tmp_path}/b\nc.jsonl".encode())
+        assert names(f"@{listed}") == ["x.jsonl", "y.jsonl", "z.jsonl", "c.jsonl"]
+        assert names(str(tmp_path / "c.jsonl"), f"@{listed}") == ["c.jsonl", "x.jsonl", "y.jsonl", "z.jsonl"]
+
+    def test_a_file_that_is_called_like_a_list(
+        self, put: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put("@x.jsonl")
+        monkeypatch.chdir(tmp_path)
+        assert names("@x.jsonl") == ["@x.jsonl"]
+
+    @pytest.mark.parametrize(
+        ("data", "problem"),
+        [
+            (b"# nothing\n\n", r'sources\[0\].files: the list "@.*list.txt" names nothing'),
+            (b"\xff\n", r"is no UTF-8 text"),
+            (b"a\n\n@other\n", r"list.txt:3: names a list, @other; lists are not nested"),
+            (b"gone/*.jsonl\n", r'nothing to read at ".*gone/\*.jsonl"'),
+        ],
+    )
+    def test_a_wrong_list(self, put: Callable[..., str], data: bytes, problem: str) -> None:
+        with pytest.raises(SettingsError, match=problem):
+            names(f"@{put('list.txt', data=data)}")
+
+    def test_no_list(self, tmp_path: Path) -> None:
+        with pytest.raises(SettingsError, match=r'the list "@.*/gone.txt" cannot be read: .*No such file'):
+            names(f"@{tmp_path}/gone.txt")
+
+
+class TestTheWeb:
+    def test_a_list_of_addresses(self, hub: Any, put: Callable[..., str]) -> None:
+        hub.add("a/b", {"x.jsonl": LINE, "y z.jsonl.gz": gzip.compress(LINE), "d/x.jsonl": LINE * 2})
+        base = f"{hub.address}/datasets/a/b/resolve/main"
+        lines = [f"{base}/x.jsonl?download=true&x=*.gz", f"{base}/y%20z.jsonl.gz", f"{base}/d/x.jsonl"]
+        found = find(f"@{put('urls.txt', data=chr(10).join(lines).encode())}")
+        assert [file.relative for file in found] == ["main/x.jsonl", "y z.jsonl.gz", "d/x.jsonl"]
+        assert [file.compression for file in found] == [None, "gzip", None]
+        assert [file.size for file in found] == [len(LINE), len(gzip.compress(LINE)), 2 * len(LINE)]
+        assert all(file.checksum.startswith('etag:"') for file in found)
+
+    def test_an_address_that_leads_nowhere(self, hub: Any) -> None:
+        with pytest.raises(StorageError, match=r"x.jsonl: cannot be read: the server answered 404"):
+            names(f"{hub.address}/x.jsonl")
+
+
+class TestPackagesOfStores:
+    @pytest.mark.parametrize("url", ["s3://bucket/x.jsonl", "s3://bucket/*.jsonl"])
+    def test_a_package_that_is_missing(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "s3fs", None)
+        with pytest.raises(
+            SettingsError, match=r"s3://bucket/.*: s3:// is read through a package .* pip install s3fs$"
+        ):
+            names(url)
