@@ -1,7 +1,8 @@
 """Brings whole objects of a store into the cache of the host, and believes none before its content is checked.
 
-An object is asked for in pieces of some megabytes, a few at the same time, and some objects are brought side by side,
-so that neither latency nor the end of one leaves the line idle. Memory holds the pieces that are under way and no more.
+Objects are brought side by side, each in pieces of some megabytes over as many connections as it has pieces, those
+asked for first in front; so neither latency, nor small objects, nor the end of a large one leaves the line idle. Memory
+holds the pieces that are under way or being written, 128 MiB at most with the default of 16 connections.
 """
 
 import base64
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from gristmill.formats.errors import CorpusError, StorageError
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.storage import FileFacts
+from gristmill.runtime.connections import Connections
 from gristmill.runtime.file_cache import CachedFile, CacheFullError, FileCache
 from gristmill.runtime.remote import RemoteObject, RemoteStore
 
@@ -23,7 +25,6 @@ __all__ = ["Downloads", "PIECE_BYTES"]
 PIECE_BYTES = 4 << 20
 """Most bytes of one request."""
 
-_SIDE_BY_SIDE = 4  # objects
 _PATIENCE_SECONDS = 2.0  # for room that others may let go of
 
 
@@ -53,12 +54,13 @@ class Downloads:
         self.hits = self.misses = 0
         self._facts = facts
         self._pins = dict(pins)
+        self._connections = Connections(store.options.connections)
         self._lock = threading.Lock()
 
     @property
     def side_by_side(self) -> int:
-        """How many objects are best brought at the same time."""
-        return min(_SIDE_BY_SIDE, self.store.options.connections)
+        """How many objects are brought at the same time: more than connections, since some are being written."""
+        return self.store.options.connections * 3 // 2
 
     def path(self, url: str) -> str:
         """Where the copy of an object lies once it is there."""
@@ -138,33 +140,67 @@ class Downloads:
         return known
 
     def _write(self, url: str, descriptor: int, stopped: threading.Event | None) -> None:
-        """Brings an object into an open file."""
-        one, facts = self._pin(url), self._facts.get(url)
-        if facts is not None and one.size != facts.size:
-            raise CorpusError(
-                f"{url}: has {one.size} bytes, but {facts.size} are recorded: cut short or replaced; `gristmill "
-                "verify` lists every such file"
-            )
-        known = facts is not None and bool(facts.sha256)
-        state = hashlib.sha256() if known else hashlib.md5(usedforsecurity=False)
-        pieces = max(1, self.store.options.connections // self.side_by_side)
-        for first in range(0, one.size, pieces * PIECE_BYTES):
-            begins = range(first, min(first + pieces * PIECE_BYTES, one.size), PIECE_BYTES)
-            ends = [min(begin + PIECE_BYTES, one.size) for begin in begins]
-            if stopped is not None and stopped.is_set():
-                raise StorageError(f"{url}: given up because the stream was closed")
-            for begin, data in zip(begins, self.store.fetch([one] * len(ends), begins, ends, stopped), strict=True):
-                _write_at(descriptor, data, begin, url)
-                if known or one.md5:
-                    state.update(data)
-        wanted = facts.sha256 if facts is not None and known else one.md5
-        found = state.hexdigest() if known else base64.b64encode(state.digest()).decode()
-        if wanted and wanted != found:
-            raise CorpusError(
-                f"{url}: what came has the {'sha256' if known else 'md5'} {found}, but "
-                f"{'the manifest' if known else 'the store'} says {wanted}: damaged or replaced; `gristmill verify` "
-                "lists every such file"
-            )
+        """Brings an object into an open file.
+
+        One whose digest a manifest has is not pinned: parts of two versions cannot have it.
+        """
+        facts = self._facts.get(url)
+        if facts is None or not facts.sha256:
+            one = self._pin(url)
+            if facts is not None and one.size != facts.size:
+                raise _other_size(one, facts.size)
+            state = hashlib.md5(usedforsecurity=False) if one.md5 else None
+            self._copy(one, descriptor, state, stopped)
+            found = base64.b64encode(state.digest()).decode() if state is not None else ""
+            if found != one.md5:
+                raise _other_content(url, "md5", found, f"the store says {one.md5}")
+            return
+        state = hashlib.sha256()
+        try:
+            self._copy(RemoteObject(url=url, size=facts.size, version=""), descriptor, state, stopped)
+        except StorageError as error:
+            (one,) = self.store.pin([url], stopped)
+            if one.size != facts.size:
+                raise _other_size(one, facts.size) from error
+            raise
+        if state.hexdigest() != facts.sha256:
+            raise _other_content(url, "sha256", state.hexdigest(), f"the manifest says {facts.sha256}")
+
+    def _copy(
+        self, one: RemoteObject, descriptor: int, state: "hashlib._Hash | None", stopped: threading.Event | None
+    ) -> None:
+        """Writes an object piece after piece, some of them asked for at the same time."""
+        first = 0
+        with self._connections.turn() as turn:
+            while first < one.size:
+                pieces = turn.call(-(-(one.size - first) // PIECE_BYTES), stopped)
+                if not pieces or (stopped is not None and stopped.is_set()):
+                    raise StorageError(f"{one.url}: given up because the stream was closed")
+                begins = range(first, min(first + pieces * PIECE_BYTES, one.size), PIECE_BYTES)
+                ends = [min(begin + PIECE_BYTES, one.size) for begin in begins]
+                found = self.store.fetch([one] * len(ends), begins, ends, stopped, confirm=bool(one.version))
+                turn.hang_up()
+                for begin, data in zip(begins, found, strict=True):
+                    _write_at(descriptor, data, begin, one.url)
+                    if state is not None:
+                        state.update(data)
+                del found
+                turn.forget()
+                first = ends[-1]
+
+
+def _other_size(one: RemoteObject, recorded: int) -> CorpusError:
+    return CorpusError(
+        f"{one.url}: has {one.size} bytes, but {recorded} are recorded: cut short or replaced; `gristmill verify` lists"
+        " every such file"
+    )
+
+
+def _other_content(url: str, kind: str, found: str, wanted: str) -> CorpusError:
+    return CorpusError(
+        f"{url}: what came has the {kind} {found}, but {wanted}: damaged or replaced; `gristmill verify` lists every "
+        "such file"
+    )
 
 
 def _write_at(descriptor: int, data: bytes, place: int, url: str) -> None:

@@ -2,10 +2,12 @@
 
 Some threads work through the rows that come next, as far as room allows. What they bring while the cache is smaller
 than the data stays there until the rows that need it have been read; so the look-ahead is bounded by bytes, files and
-rows. An error is handed to the next read. Threads end when there is nothing to do and are begun again by a read.
+rows. What fails is told in the log and tried again with the next read; the read that needs the file raises the error.
+Threads end when there is nothing to do and are begun again by a read.
 """
 
 import atexit
+import logging
 import os
 import threading
 import warnings
@@ -19,12 +21,16 @@ from gristmill.runtime.downloads import Downloads
 from gristmill.runtime.file_cache import CachedFile, CacheFullError
 from gristmill.runtime.row_pattern import RowPattern
 
-__all__ = ["LookAhead"]
+__all__ = ["LookAhead", "ShardsOf"]
 
-_BLOCK_ROWS = 1024  # looked up together
+ShardsOf = Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
+"""The shards that rows need, in the order of their first use, and the place of the first row that needs each."""
+
+_FIRST_ROWS, _BLOCK_ROWS = 64, 4096  # looked up together: few at first, so that the first shards come at once
 _MOST_ROWS = 1 << 18  # ahead
 _MOST_HELD = 32  # shards that are held for later rows
 _CLOSE_SECONDS = 5.0
+_log = logging.getLogger(__name__)
 _living: "weakref.WeakSet[LookAhead]" = weakref.WeakSet()
 _at_exit = threading.Event()
 
@@ -44,7 +50,7 @@ class LookAhead:
         self,
         downloads: Downloads,
         files: Sequence[Sequence[str]],
-        shards_of: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        shards_of: ShardsOf,
         rows: int,
         *,
         hold_bytes: int | None,
@@ -54,7 +60,7 @@ class LookAhead:
         Args:
             downloads: what brings files.
             files: URLs of the files of each shard.
-            shards_of: numbers of the shards that rows need, in the order of their first use.
+            shards_of: see `ShardsOf`.
             rows: number of rows of the stream.
             hold_bytes: how much is held for later rows; None where the cache has room for everything, so that nothing
                 need be held.
@@ -79,10 +85,10 @@ class LookAhead:
         self._reads = 0  # so many reads have been seen
         self._begin_anew()
         self._known: set[int] = set()  # brought, where nothing is held
-        self._error: BaseException | None = None
 
     def _begin_anew(self) -> None:
         self._planned = self._reads  # reads looked at so far; may be ahead of `_reads`
+        self._block_rows = _FIRST_ROWS
         self._queue: list[tuple[int, int]] = []  # shards to bring, with the read that needs them
         self._held: dict[int, tuple[int, list[CachedFile]]] = {}
         self._under_way: set[int] = set()
@@ -90,15 +96,10 @@ class LookAhead:
         self._full = False
 
     def seen(self, rows: ArrayLike) -> None:
-        """Takes note of rows that are read now, and brings what comes after them.
-
-        Raises:
-            GristmillError: what an earlier look-ahead ran into; the next call begins again.
-        """
+        """Takes note of rows that are read now, and brings what comes after them."""
         if os.getpid() != self._process or self.done:
             return
         with self._changed:
-            error, self._error = self._error, None
             expected = self._pattern.add(rows)
             known = self._pattern.rows
             if len(known) and not 0 <= int(known.min()) <= int(known.max()) < self._rows:
@@ -113,10 +114,8 @@ class LookAhead:
             for number in [number for number, (read, _) in self._held.items() if read < self._reads - 1]:
                 del self._held[number]
             self._changed.notify_all()
-            if error is None and (self._queue or not self._beyond_end()):
+            if self._queue or not self._beyond_end():
                 self._start()
-        if error is not None:
-            raise error
 
     @property
     def done(self) -> bool:
@@ -146,8 +145,8 @@ class LookAhead:
         with self._planning:  # one thread plans, the others wait for what it finds
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: stopped.is_set() or self._error is not None or self._room())
-                    if stopped.is_set() or self._error is not None or self.done:
+                    self._changed.wait_for(lambda: stopped.is_set() or self._room())
+                    if stopped.is_set() or self.done:
                         return None
                     while self._queue:
                         number, read = self._queue.pop(0)
@@ -158,12 +157,12 @@ class LookAhead:
                 if blocks is None:
                     return None
                 try:
-                    found = [(int(number), read) for read, rows in blocks for number in self._shards_of(rows)]
-                except BaseException as error:  # noqa: BLE001 - handed to the next read, whatever it is
+                    numbers, places = self._shards_of(blocks[1])
+                    found = list(zip(numbers.tolist(), blocks[0][places].tolist(), strict=True))
+                except Exception as error:  # noqa: BLE001 - the read of these rows raises it
                     with self._changed:
-                        self._error = error
-                        self._changed.notify_all()
-                    return None
+                        self._pause(error)
+                    continue
                 with self._changed:
                     if generation is self._generation:
                         self._queue += found
@@ -173,7 +172,7 @@ class LookAhead:
         if self._full:
             return False
         ahead = (self._planned - self._reads) * max(1, len(self._pattern.rows))
-        if not self._queue and ahead > _MOST_ROWS:
+        if not self._queue and (ahead > _MOST_ROWS or self._all_asked()):
             return False
         if self._hold_bytes is None:
             return True
@@ -181,18 +180,25 @@ class LookAhead:
         held = sum(self._downloads.size(url) for number in busy for url in self._files[number])
         return len(busy) < _MOST_HELD and (held < self._hold_bytes or not busy)
 
-    def _next_rows(self) -> list[tuple[int, NDArray[np.int64]]] | None:
-        """The rows of the next reads, each with the number of the read; None where the stream ends before."""
-        found: list[tuple[int, NDArray[np.int64]]] = []
-        count = 0
-        while count < _BLOCK_ROWS:
+    def _all_asked(self) -> bool:
+        """Whether every file is here for good or on its way, so that there is nothing to look for."""
+        return self._hold_bytes is None and len(self._known) + len(self._under_way) == len(self._files)
+
+    def _next_rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """For each row of the next reads the number of the read, and the row; None where the stream ends before."""
+        found: list[NDArray[np.int64]] = []
+        first, count = self._planned, 0
+        while count < self._block_rows:
             rows = self._rows_of(self._planned)
             if not len(rows):
                 break
-            found.append((self._planned, rows))
+            found.append(rows)
             count += len(rows)
             self._planned += 1
-        return found or None
+        self._block_rows = min(_BLOCK_ROWS, 4 * self._block_rows)
+        if not found:
+            return None
+        return np.repeat(np.arange(first, first + len(found)), [len(rows) for rows in found]), np.concatenate(found)
 
     def _rows_of(self, read: int) -> NDArray[np.int64]:
         """The rows of a read, the last one or later; of no rows where nothing is to be looked at."""
@@ -215,7 +221,7 @@ class LookAhead:
         number: int,
         read: int,
         generation: object,
-        outcome: list[CachedFile] | BaseException,
+        outcome: list[CachedFile] | Exception,
         stopped: threading.Event,
     ) -> None:
         """Takes note of what became of a shard."""
@@ -223,14 +229,20 @@ class LookAhead:
             self._under_way.discard(number)
             if isinstance(outcome, CacheFullError):
                 self._full = True  # until the next read; a read that needs the shard makes room
-            elif isinstance(outcome, BaseException):
+            elif isinstance(outcome, Exception):
                 if not stopped.is_set():
-                    self._error = outcome
+                    self._pause(outcome)
             elif self._hold_bytes is None:
                 self._known.add(number)
             elif generation is self._generation and read >= self._reads - 1:
                 self._held[number] = (read, outcome)
             self._changed.notify_all()
+
+    def _pause(self, error: Exception) -> None:
+        """Tells an error, the first since the last read, and waits for the next."""
+        if not self._full:
+            _log.warning("bringing files ahead failed and is tried again with the next read: %s", error)
+        self._full = True
 
     def stop(self) -> None:
         """Tells the threads to end, without waiting for them."""
@@ -268,10 +280,10 @@ class LookAhead:
 def _work(ahead: LookAhead, stopped: threading.Event) -> None:
     while (task := ahead.next_shard(stopped)) is not None:
         number, read, generation = task
-        outcome: list[CachedFile] | BaseException
+        outcome: list[CachedFile] | Exception
         try:
             outcome = ahead.bring(number, stopped)
-        except BaseException as error:  # noqa: BLE001 - handed to the next read, whatever it is
+        except Exception as error:  # noqa: BLE001 - told in the log; the read that needs the file raises it
             outcome = error
         ahead.settle(number, read, generation, outcome, stopped)
         del outcome, task

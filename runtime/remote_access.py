@@ -5,11 +5,10 @@ read; what comes next is then brought or read ahead.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
 from gristmill.formats.npy import remote_arrays
@@ -18,7 +17,7 @@ from gristmill.runtime.cached_arrays import open_cached_npy
 from gristmill.runtime.cached_shards import ShardKeeper, cached_shard, remote_parts
 from gristmill.runtime.downloads import Downloads
 from gristmill.runtime.file_cache import FileCache
-from gristmill.runtime.look_ahead import LookAhead
+from gristmill.runtime.look_ahead import LookAhead, ShardsOf
 from gristmill.runtime.object_storage import ObjectStorage, chosen_mode
 from gristmill.runtime.remote import RemoteObject, RemoteStore
 from gristmill.runtime.remote_ranges import RemoteFile, open_ends, open_remote_npy
@@ -132,9 +131,7 @@ class RemoteAccess:
             limit = max(1, min(limit, self.downloads.cache.limit_bytes // (4 * max(1, self._largest))))
         return limit
 
-    def look_ahead(
-        self, shards: Sequence[Shard], shards_of: Callable[[NDArray[np.int64]], NDArray[np.int64]], rows: int
-    ) -> LookAhead | None:
+    def look_ahead(self, shards: Sequence[Shard], shards_of: ShardsOf, rows: int) -> LookAhead | None:
         """What brings shards before they are needed; None without the cache.
 
         Args:

@@ -3,7 +3,8 @@
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -15,7 +16,7 @@ from gristmill.formats.storage import is_local
 from gristmill.runtime.backends import Backend, backend_of, check_backend
 from gristmill.runtime.copies import spread_tokens
 from gristmill.runtime.gather import LOOKING, OPENING
-from gristmill.runtime.look_ahead import LookAhead
+from gristmill.runtime.look_ahead import LookAhead, ShardsOf
 from gristmill.runtime.metrics import ReadCounts
 from gristmill.runtime.ranged import RangedDataset
 from gristmill.runtime.remote_access import RemoteAccess
@@ -27,7 +28,7 @@ __all__ = ["require_fit", "ShardReader"]
 _AT_FIRST = np.array([LOOKING, 0, 0])
 
 
-class ShardReader:
+class ShardReader(ABC):
     """Reads tokens of shards; safe to use from many threads.
 
     Attributes:
@@ -81,7 +82,7 @@ class ShardReader:
 
     def _follow(
         self,
-        shards_of: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        shards_of: ShardsOf,
         read: ReadRows,
         rows: int,
         width: int,
@@ -89,7 +90,7 @@ class ShardReader:
         """Brings or reads ahead what the reads show to come next, where files are on an object store.
 
         Args:
-            shards_of: numbers of the shards that rows need, in the order of their first use.
+            shards_of: see `ShardsOf`.
             read: reads rows by ranges. Neither may refer to this object, so that one that is dropped ends its threads.
             rows: number of rows of the stream.
             width: tokens of a row.
@@ -192,9 +193,9 @@ class ShardReader:
             found.append((what, time.monotonic() - since))
         return found
 
+    @abstractmethod
     def _looking(self, place: int) -> str:
         """What a read is at that is in no shard yet, by the value of `at`."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Closes the shards; may be called twice. A later read opens them again."""

@@ -125,14 +125,19 @@ class RowWalk:
             found[here] = np.clip(left, self.index.extra, width)
         return found
 
-    def shards(self, rows: ArrayLike) -> NDArray[np.int64]:
-        """Numbers of the shards that rows need, in the order of their first use; int64 [shards]."""
+    def shards(self, rows: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The shards that rows need, in the order of their first use.
+
+        Returns:
+            int64 [shards] both: their numbers, and for each the place among `rows` of the first that needs it.
+        """
         members, samples = self.locate(rows)
         walked = [self.entries(int(one), np.flatnonzero(members == one), samples) for one in np.unique(members)]
         table = np.concatenate([np.empty((6, 0), np.int64), *walked], axis=1)
-        shard: NDArray[np.int64] = table[2, np.argsort(table[0], kind="stable")]
-        _, first = np.unique(shard, return_index=True)
-        return shard[np.sort(first)].astype(np.int64)
+        table = table[:, np.argsort(table[0], kind="stable")]
+        _, first = np.unique(table[2], return_index=True)
+        row, shard = table[0, np.sort(first)], table[2, np.sort(first)]
+        return shard, row
 
     def entries(self, number: int, rows: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """The entries of the document index that rows of one member touch.

@@ -140,12 +140,11 @@ class WindowWalk:
         counts = np.minimum(self._ends[members] - starts, self.index.sequence_length + 1)
         return starts, counts
 
-    def shards(self, rows: ArrayLike) -> NDArray[np.int64]:
-        """Numbers of the shards that rows need, in the order of their first use; int64 [shards]."""
-        shard = self.pieces(*self.ranges(*self.locate(rows)))[2]
+    def shards(self, rows: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The shards that rows need, in the order of their first use; see `gristmill.runtime.walk.RowWalk.shards`."""
+        row, _, shard, *_ = self.pieces(*self.ranges(*self.locate(rows)))
         _, first = np.unique(shard, return_index=True)
-        found: NDArray[np.int64] = shard[np.sort(first)]
-        return found
+        return shard[np.sort(first)], row[np.sort(first)]
 
     def pieces(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Token ranges cut where shards end.

@@ -1,7 +1,7 @@
 """A proxy on this machine that stands between a client and an HTTP server, adds latency and does damage on request.
 
-Run as a program it only adds latency, in a process of its own: ``python fault_proxy.py UPSTREAM LATENCY_SECONDS``
-prints its address and serves until its input ends.
+Run as a program it only adds latency and limits the rate, in a process of its own: ``python fault_proxy.py UPSTREAM
+LATENCY_SECONDS BYTES_PER_SECOND`` prints its address and serves until its input ends. A rate of 0 is no limit.
 """
 
 import asyncio
@@ -40,12 +40,14 @@ class FaultProxy:
     Attributes:
         address: its URL.
         latency: seconds that it waits before a request is handed on.
+        rate: most bytes per second of all answers together; 0 for no limit.
         faults: what it does; each hits in turn until it is used up.
         targets: the targets of the requests so far, percent signs resolved, each with its range.
     """
 
-    def __init__(self, upstream: str, latency: float = 0.0) -> None:
-        self.latency = latency
+    def __init__(self, upstream: str, latency: float = 0.0, rate: float = 0.0) -> None:
+        self.latency, self.rate = latency, rate
+        self._due = 0.0  # when the line is free again
         self.faults: list[Fault] = []
         self.targets: list[tuple[str, str]] = []
         parts = urllib.parse.urlsplit(upstream)
@@ -131,11 +133,11 @@ class FaultProxy:
             return fault.kind != "cut"
         writer.write(answer)
         if "content-length" in found:
-            await _relay(from_server, writer, int(found["content-length"]))
+            await self._relay(from_server, writer, int(found["content-length"]))
         while found.get("transfer-encoding") == "chunked":
             line = await from_server.readuntil(b"\r\n")
             writer.write(line)
-            await _relay(from_server, writer, int(line, 16) + 2)
+            await self._relay(from_server, writer, int(line, 16) + 2)
             if int(line, 16) == 0:
                 break
         return True
@@ -147,15 +149,18 @@ class FaultProxy:
                 return fault
         return None
 
-
-async def _relay(source: asyncio.StreamReader, target: asyncio.StreamWriter, count: int) -> None:
-    while count:
-        data = await source.read(min(count, _PIECE_BYTES))
-        if not data:
-            raise ConnectionError("the server went away")
-        target.write(data)
-        await target.drain()
-        count -= len(data)
+    async def _relay(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, count: int) -> None:
+        while count:
+            data = await source.read(min(count, _PIECE_BYTES))
+            if not data:
+                raise ConnectionError("the server went away")
+            if self.rate:
+                now = self._loop.time()
+                self._due = max(self._due, now - 0.01) + len(data) / self.rate
+                await asyncio.sleep(self._due - now)
+            target.write(data)
+            await target.drain()
+            count -= len(data)
 
 
 def _headers(head: bytes) -> dict[str, str]:
@@ -164,9 +169,9 @@ def _headers(head: bytes) -> dict[str, str]:
 
 
 @contextmanager
-def proxy_to(upstream: str, latency: float = 0.0) -> Iterator[FaultProxy]:
+def proxy_to(upstream: str, latency: float = 0.0, rate: float = 0.0) -> Iterator[FaultProxy]:
     """Runs a proxy while the block lasts."""
-    proxy = FaultProxy(upstream, latency)
+    proxy = FaultProxy(upstream, latency, rate)
     try:
         yield proxy
     finally:
@@ -174,6 +179,6 @@ def proxy_to(upstream: str, latency: float = 0.0) -> Iterator[FaultProxy]:
 
 
 if __name__ == "__main__":
-    with proxy_to(sys.argv[1], float(sys.argv[2])) as running:
+    with proxy_to(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])) as running:
         print(running.address, flush=True)
         sys.stdin.read()

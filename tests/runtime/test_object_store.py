@@ -119,7 +119,7 @@ def test_the_cache_is_filled_once_and_used_again(calm: Stored, tmp_path: Path) -
 def test_shards_come_in_the_order_of_their_first_use(calm: Stored, tmp_path: Path) -> None:
     stream = calm.stream(mode="cache", cache_dir=tmp_path, connections=1)
     stream.read([3])
-    order = stream.reader._walk.shards(np.arange(3, 150)).tolist()
+    order = stream.reader._walk.shards(np.arange(3, 150))[0].tolist()
     stream.read([4])  # the look-ahead goes on
     for _ in range(500):
         if stream.reader._ahead.done:
@@ -161,7 +161,7 @@ def test_four_processes_download_each_file_once(calm: Stored, tmp_path: Path) ->
         found.append(json.loads(out))
     assert {total for total, _ in found} == {int(calm.rows.astype(np.int64).sum())}
     assert sum(counts["cache_misses"] for _, counts in found) == 20
-    media = Counter(target for target in calm.proxy.targets if "alt=media" in target[0] and "generation" in target[0])
+    media = Counter(target for target in calm.proxy.targets if "alt=media" in target[0] and ".json" not in target[0])
     assert set(media.values()) == {1}
     assert not list(tmp_path.glob("*.part"))
 
@@ -235,7 +235,7 @@ def test_an_object_that_changes_is_an_error(
             store.remove(f"{Path(folder).name}/{local_path(path).relative_to(folder)}")
     wanted = {
         ("cache", "replaced"): r"\.bin: what came has the sha256 \w+, but the manifest says \w+: damaged or replaced",
-        ("cache", "removed"): r"\.bin: cannot be examined: No such file",
+        ("cache", "removed"): r"\.bin: removed while it was in use",
         ("ranges", "replaced"): r"\.bin: replaced while it was in use: \d+ bytes of version \d+ when it was pinned",
         ("ranges", "removed"): r"\.bin: removed while it was in use",
     }[mode, kind]
@@ -247,9 +247,10 @@ def test_an_object_that_changes_is_an_error(
 
 def test_damage_on_the_way_is_noticed_in_the_cache(calm: Stored, tmp_path: Path) -> None:
     stream = calm.stream(mode="cache", cache_dir=tmp_path)
-    calm.proxy.reset(fault("flip", ".bin?alt", 1))
+    calm.proxy.reset(fault("flip", ".bin?alt", 10_000))
     with pytest.raises(CorpusError, match=r"\.bin: what came has the sha256"):
         batches(stream)
+    calm.proxy.reset()
     np.testing.assert_array_equal(batches(stream), calm.rows)  # asked for again, it came as it is
     stream.close()
 
