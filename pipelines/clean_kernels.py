@@ -33,7 +33,9 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 BASE = np.uint64(0x9E3779B97F4A7C15)
 """Base of polynomial hashes; odd, so that it has an inverse."""
 INVERSE = np.uint64(pow(int(BASE), -1, 2**64))
+"""What undoes a multiplication by `BASE`."""
 MIX = np.uint64(0xBF58476D1CE4E5B9)
+"""Odd factor that spreads a hash over all its bits."""
 _ONE = np.uint64(1)
 _NONE = np.uint64(0)
 _32 = np.uint64(32)

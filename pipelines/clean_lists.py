@@ -54,7 +54,7 @@ class _Phrases:
         return hits, found
 
 
-def folded_words(documents: Documents, *, by_space: bool) -> Words:
+def _folded_words(documents: Documents, *, by_space: bool) -> Words:
     """The words of the documents that are left, in lower case."""
     codes, starts = documents.codes()
     folded = fold_table()[codes]
@@ -82,7 +82,7 @@ class BadWordRule:
         """
         self._by_space = by_space
         phrases = [phrase for file in files for phrase in _lines(file)]
-        words = folded_words(Documents(phrases), by_space=by_space)
+        words = _folded_words(Documents(phrases), by_space=by_space)
         counts = (words.starts[1:] - words.starts[:-1]).tolist()
         pieces = [(int(first), count) for first, count in zip(words.starts[:-1], counts, strict=True)]
         self._phrases = _Phrases(words.hashes, pieces)
@@ -90,7 +90,7 @@ class BadWordRule:
 
     def apply(self, documents: Documents) -> None:
         """Drops the documents in which a phrase occurs."""
-        words = folded_words(documents, by_space=self._by_space)
+        words = _folded_words(documents, by_space=self._by_space)
         hits, found = self._phrases.find(words, skip_symbols=False, enough=1)
         for number in np.flatnonzero(hits).tolist():
             documents.drop(number, "bad_words", self._named[int(found[number])])
@@ -114,7 +114,7 @@ class ContaminationRule:
         self._settings = settings
         self._by_space = by_space
         texts = [text for file in settings.files for text in _texts(file) if text]
-        words = folded_words(Documents(texts), by_space=by_space)
+        words = _folded_words(Documents(texts), by_space=by_space)
         real = words.kinds[: words.starts[-1]] & REAL_WORD != 0
         before = np.concatenate([[0], np.cumsum(real)])
         pieces = [
@@ -131,7 +131,7 @@ class ContaminationRule:
 
     def apply(self, documents: Documents) -> None:
         """Drops the documents with too many n-grams in common."""
-        words = folded_words(documents, by_space=self._by_space)
+        words = _folded_words(documents, by_space=self._by_space)
         enough = self._settings.min_hits
         hits, _ = self._phrases.find(words, skip_symbols=True, enough=enough)
         for number in np.flatnonzero(hits >= enough).tolist():

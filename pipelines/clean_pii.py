@@ -18,9 +18,17 @@ import re
 __all__ = ["EMAIL_MASK", "IP_MASK", "IPV6_MASK", "mask_emails", "mask_ips", "mask_phones", "PHONE_MASK"]
 
 EMAIL_MASK = "email@example.com"
+"""Stands for an e-mail address."""
+
 IP_MASK = "192.0.2.1"
+"""Stands for an IPv4 address."""
+
 IPV6_MASK = "2001:db8::1"
+"""Stands for an IPv6 address."""
+
 PHONE_MASK = "555-0100"
+"""Stands for a telephone number."""
+
 
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
