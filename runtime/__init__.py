@@ -8,6 +8,7 @@ corpus needs neither JAX nor Grain.
     open_corpus(path).windows("train")           rows of contiguous windows, for any length, without index arrays
     open_windows(spec, sequence_length=…, …)     the same over anyone's data
     validation_streams(corpus)                   a split source by source; `validation_round` gives the rows of a round
+    ObjectStorage(mode="cache", cache_dir=…)     how files at a URL are read: through a cache of the host, or by ranges
     TokenBatches(stream, global_batch, sharding) global batches as sharded arrays, with `get_state` and `set_state`
     StreamSource(stream)                         the same rows one by one, for Grain's own pipelines
     FieldOptions(...)                            how segments, positions and loss follow from the tokens
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from gristmill.runtime.maxtext import maxtext_batches, maxtext_dataset, maxtext_source, maxtext_stream
     from gristmill.runtime.megatron import open_megatron
     from gristmill.runtime.naming import make_megatron_fields
+    from gristmill.runtime.object_storage import ObjectStorage
     from gristmill.runtime.presets import parity_options
+    from gristmill.runtime.retries import Retries
     from gristmill.runtime.setup_check import check_training_setup
     from gristmill.runtime.source import StreamSource
     from gristmill.runtime.streams import DocumentStream, MegatronStream, RowPiece, Stream
@@ -64,10 +67,12 @@ __all__ = [
     "maxtext_stream",
     "MegatronStream",
     "mesh_rows",
+    "ObjectStorage",
     "open_corpus",
     "open_megatron",
     "open_windows",
     "parity_options",
+    "Retries",
     "RowPiece",
     "Stream",
     "StreamSource",
@@ -100,10 +105,12 @@ _MODULES = {
     "maxtext_stream": "maxtext",
     "MegatronStream": "streams",
     "mesh_rows": "host_batches",
+    "ObjectStorage": "object_storage",
     "open_corpus": "corpus",
     "open_megatron": "megatron",
     "open_windows": "windows",
     "parity_options": "presets",
+    "Retries": "retries",
     "RowPiece": "streams",
     "Stream": "streams",
     "StreamSource": "source",
