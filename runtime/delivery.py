@@ -8,7 +8,7 @@ row follow from all that comes before.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import jax
@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSha
 from numpy.typing import NDArray
 
 from gristmill.formats.errors import SettingsError
+from gristmill.runtime.array_entry import ArrayEntry
 
 __all__ = ["BatchPlan", "plan_batch", "zigzag_columns"]
 
@@ -43,6 +44,10 @@ class BatchPlan:
     rows: NDArray[np.int64]
     places: Mapping[int, slice]
     columns: NDArray[np.int64] | None = None
+    _entries: dict[tuple[bool, np.dtype[np.generic]], ArrayEntry] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    _widths: dict[tuple[int, bool], "BatchPlan"] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,8 +74,12 @@ class BatchPlan:
             split: whether the axes that split the sequence split these too, in the order given; else each device of a
                 row gets them all.
         """
-        sharding = self.sharding if split else self.row_sharding
-        return replace(self, sequence_length=width, sharding=sharding, columns=None)
+        found = self._widths.get((width, split))
+        if found is None:
+            sharding = self.sharding if split else self.row_sharding
+            found = replace(self, sequence_length=width, sharding=sharding, columns=None)
+            self._widths[width, split] = found
+        return found
 
     def deliver(self, local: NDArray[np.generic]) -> jax.Array:
         """Makes a global array of what this process read.
@@ -88,15 +97,24 @@ class BatchPlan:
             local = local.take(self.columns, axis=1)
         if self.microbatches is not None:
             local = local.reshape(self.microbatches, len(self.rows) // self.microbatches, *local.shape[1:])
+        key = (per_row, local.dtype)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = self._entry(per_row)
+        return entry.make(local)
+
+    def _entry(self, per_row: bool) -> ArrayEntry:
+        """What makes arrays of what this process read."""
+        shape, sharding = (self.row_shape, self.row_sharding) if per_row else (self.shape, self.sharding)
         axis = len(self.row_shape) - 1  # of the rows; microbatches before it are never split
 
-        def part(index: tuple[slice, ...] | None) -> NDArray[np.generic]:
+        def part(index: tuple[slice, ...] | None) -> tuple[slice, ...]:
             rows = slice(None) if index is None else index[axis]
             others = () if index is None else index[axis + 1 :]
-            return local[(slice(None),) * axis + (self.places[rows.start or 0], *others)]
+            return (slice(None),) * axis + (self.places[rows.start or 0], *others)
 
-        shape, sharding = (self.row_shape, self.row_sharding) if per_row else (self.shape, self.sharding)
-        return jax.make_array_from_callback(shape, sharding, part, dtype=local.dtype)
+        parts = sharding.addressable_devices_indices_map(shape)
+        return ArrayEntry(shape, sharding, {device: part(index) for device, index in parts.items()})
 
 
 @lru_cache(maxsize=64)

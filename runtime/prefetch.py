@@ -3,7 +3,8 @@
 Unlike an executor it holds no reference to who consumes it, hands an error on in its place in the order, and gives up
 waiting for a call that does not return: such a thread is left to end with the process, and a warning says so. Threads
 that are still running when the interpreter ends are stopped before the libraries they use are taken down. A process
-that was forked has no such thread and is told so, instead of waiting for it.
+that was forked has no such thread and is told so, instead of waiting for it. Items are handed over through queues
+written in C, since a condition in Python costs as much as a small batch.
 """
 
 import atexit
@@ -12,8 +13,9 @@ import threading
 import time
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Generator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from gristmill.runtime.stall import StallReports
@@ -48,12 +50,13 @@ class Prefetcher(Generic[_Item]):
             close_seconds: how long `close` waits for an item that is being made.
         """
         self._items = items
-        self._depth = depth
         self._close_seconds = close_seconds
         self._process = os.getpid()
-        self._changed = threading.Condition()
-        self._ready: deque[_Item] = deque()
-        self._end: BaseException | None = None  # StopIteration or the error; set last
+        self._room: SimpleQueue[None] = SimpleQueue()  # an entry for each item that may be made
+        self._ready: SimpleQueue[tuple[_Item] | None] = SimpleQueue()  # None: no more, which stays there
+        for _ in range(depth):
+            self._room.put(None)
+        self._end: BaseException | None = None  # StopIteration or the error; set before None is in `_ready`
         self._stopped = False
         if not _at_exit.is_set():  # after the imports of whoever is here: exit functions run last come, first served
             _at_exit.set()
@@ -66,25 +69,25 @@ class Prefetcher(Generic[_Item]):
         end: BaseException = StopIteration()
         try:
             while self._wait_for_room():
-                item = next(self._items)
-                with self._changed:
-                    self._ready.append(item)
-                    self._changed.notify_all()
-                del item
+                self._ready.put((next(self._items),))
         except BaseException as error:  # noqa: BLE001 - handed on to the consumer, whatever it is
             end = error
         finally:
             self._items.close()
-            with self._changed:
-                self._end = end
-                if self._stopped:  # nobody will take it any more
-                    self._ready.clear()
-                self._changed.notify_all()
+            self._end = end
+            if self._stopped:  # nobody will take it any more
+                self._drop()
+            self._ready.put(None)
 
     def _wait_for_room(self) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped or len(self._ready) < self._depth)
-            return not self._stopped
+        self._room.get()
+        return not self._stopped
+
+    def _drop(self) -> None:
+        """Lets go of what waits."""
+        with suppress(Empty):
+            while True:
+                self._ready.get_nowait()
 
     def get(self, reports: StallReports | None = None) -> _Item:
         """The next item, waiting for it.
@@ -105,32 +108,28 @@ class Prefetcher(Generic[_Item]):
         began = time.monotonic()
         patience = None if reports is None or reports.seconds > threading.TIMEOUT_MAX else reports.seconds
         while True:
-            with self._changed:
-                if self._changed.wait_for(self._settled, patience):
-                    return self._take()
-            if reports is not None:  # without the lock, so that the thread is not held up by who writes the log
-                patience = reports.report(time.monotonic() - began)
-
-    def _settled(self) -> bool:
-        return bool(self._ready) or self._end is not None or self._stopped
-
-    def _take(self) -> _Item:
-        if self._ready and not self._stopped:
-            item = self._ready.popleft()
-            self._changed.notify_all()
-            return item
-        if self._end is not None and not self._stopped:
-            raise self._end
-        raise StopIteration
+            try:
+                found = self._ready.get(timeout=patience)
+            except Empty:
+                if reports is not None:
+                    patience = reports.report(time.monotonic() - began)
+                continue
+            if found is None:
+                self._ready.put(None)
+                raise StopIteration if self._stopped or self._end is None else self._end
+            if self._stopped:
+                raise StopIteration
+            self._room.put(None)
+            return found[0]
 
     def stop(self) -> None:
         """Tells the thread to stop and drops what waits, without waiting for it."""
         if os.getpid() != self._process:
-            return  # no thread here, and a lock that it held would never be let go
-        with self._changed:
-            self._stopped = True
-            self._ready.clear()
-            self._changed.notify_all()
+            return  # no thread here, and what it holds is the other process's
+        self._stopped = True
+        self._room.put(None)  # wakes the thread
+        self._drop()
+        self._ready.put(None)  # wakes the consumer
         _living.discard(self)
 
     def close(self) -> None:

@@ -235,7 +235,7 @@ def test_a_state_counts_what_was_delivered_not_what_was_read(stream: MegatronStr
         prefetcher = batches._prefetcher
         assert prefetcher is not None
         deadline = time.monotonic() + 5
-        while len(prefetcher._ready) < 4:
+        while prefetcher._ready.qsize() < 4:
             assert time.monotonic() < deadline
             time.sleep(0.005)
         assert batches.get_state()["next_sample"] == G

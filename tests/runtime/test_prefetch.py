@@ -70,7 +70,7 @@ def test_close_wakes_a_thread_that_waits_for_room() -> None:
             closed.set()
 
     prefetcher = Prefetcher(items(), 1, name="test")
-    wait_for(lambda: prefetcher._ready)
+    wait_for(lambda: prefetcher._ready.qsize())
     prefetcher.close()
     prefetcher.close()
     assert closed.is_set(), "the generator was closed by its own thread"

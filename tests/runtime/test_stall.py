@@ -33,6 +33,10 @@ class Recorder(logging.Handler):
             self.enough.set()
 
 
+def one_device() -> NamedSharding:
+    return NamedSharding(jax.make_mesh((1,), ("data",), devices=jax.devices()[:1]), PartitionSpec("data"))
+
+
 @pytest.fixture
 def log() -> Any:
     recorder = Recorder(3)
@@ -47,12 +51,13 @@ def test_a_read_that_stalls_names_rows_and_file(make_corpus: Any, log: Recorder)
     folder = make_corpus(documents={"web": 60}, shards=1)
     make_corpus.index(folder)
     (shard,) = Path(folder).rglob("*.idx")
+    with TokenBatches(open_corpus(folder).stream("train"), 8, one_device()) as batches:
+        next(batches)  # so that compiled code is loaded, and the read is soon at the file
     content = shard.read_bytes()
     shard.unlink()
     os.mkfifo(shard)
     stream = open_corpus(folder).stream("train")
-    sharding = NamedSharding(jax.make_mesh((1,), ("data",), devices=jax.devices()[:1]), PartitionSpec("data"))
-    batches = TokenBatches(stream, 8, sharding, stall_seconds=0.05)
+    batches = TokenBatches(stream, 8, one_device(), stall_seconds=0.05)
 
     def put_back() -> None:
         log.enough.wait(20)
