@@ -21,10 +21,12 @@ from gristmill.pipelines.clusters import (
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.near_pairs import local_pairs, pairs_by_split, pairs_of_groups, partition_bands
 from gristmill.pipelines.near_verify import verify_pairs
-from gristmill.pipelines.plan import Split
+from gristmill.pipelines.plan import Split, read_plan
 
 __all__ = ["near_losers"]
 
+_PARTITION_BYTES = 32 << 20  # of input: the bands of tiny documents are several times as large, of usual ones a tenth
+_MOST_PARTITIONS = 4096
 _PACKED = tuple[int, bytes]
 _Scanned = tuple[Split, dict[str, Any]]
 _Group = tuple[int, Iterable[bytes]]
@@ -37,9 +39,10 @@ def near_losers(scanned: Any, job: Job) -> Any:
         scanned: the splits with their reports, once they are scanned.
         job: the run.
     """
+    partitions = min(_MOST_PARTITIONS, 1 + read_plan(job.corpus).input_bytes // _PARTITION_BYTES)
     pairs = (
         scanned
-        | "Near: bands" >> beam.FlatMap(_bands, job).with_output_types(_PACKED)
+        | "Near: bands" >> beam.FlatMap(_bands, job, partitions).with_output_types(_PACKED)
         | "Near: by key" >> beam.GroupByKey()
         | "Near: pairs" >> beam.FlatMap(_pairs).with_output_types(_PACKED)
     )
@@ -76,8 +79,8 @@ def near_losers(scanned: Any, job: Job) -> Any:
     )
 
 
-def _bands(scanned: _Scanned, job: Job) -> list[_PACKED]:
-    return partition_bands(job, scanned[0])
+def _bands(scanned: _Scanned, job: Job, partitions: int) -> list[_PACKED]:
+    return partition_bands(job, scanned[0], partitions)
 
 
 def _local(scanned: _Scanned, job: Job) -> list[_PACKED]:

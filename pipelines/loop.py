@@ -17,7 +17,7 @@ from gristmill.pipelines.finish import finish
 from gristmill.pipelines.index import blend_split, close_blend, close_index, index_member, plan_index
 from gristmill.pipelines.item_pool import ItemPool
 from gristmill.pipelines.job import Job
-from gristmill.pipelines.near_pairs import partition_pairs
+from gristmill.pipelines.near_pairs import distinct_pairs, near_partitions, partition_pairs
 from gristmill.pipelines.near_verify import verify_pairs
 from gristmill.pipelines.plan import Split, read_plan
 from gristmill.pipelines.scan import partition_keys, scan_split
@@ -25,6 +25,9 @@ from gristmill.pipelines.shards import assemble_shard, plan_shards
 from gristmill.pipelines.stages import close_clean, close_download, close_tokenize
 
 __all__ = ["run_loop"]
+
+
+_PARTITIONS_AT_ONCE = 16
 
 
 class _Map(Protocol):
@@ -88,16 +91,22 @@ def _near_losers(job: Job, splits: Sequence[Split], do: _Map) -> dict[int, list[
     """The near duplicates of each split, by its number; one partition of keys at a time, so that memory is bounded."""
     if not any(job.near(split) for split in splits):
         return {}
-    pairs: dict[int, list[bytes]] = {}
-    for found in do(partial(partition_pairs, job, splits), range(job.partitions)):
-        for number, packed in found:
-            pairs.setdefault(number, []).append(packed)
+    partitions = near_partitions(job, splits)
+    pairs: dict[int, bytes] = {}
+    for start in range(0, partitions, _PARTITIONS_AT_ONCE):
+        numbers = range(start, min(start + _PARTITIONS_AT_ONCE, partitions))
+        fresh: dict[int, list[bytes]] = {}
+        for found in do(partial(partition_pairs, job, splits, partitions), numbers):
+            for number, packed in found:
+                fresh.setdefault(number, []).append(packed)
+        for number, parts in fresh.items():  # most pairs share several bands, and are kept once
+            pairs[number] = distinct_pairs([pairs.get(number, b""), *parts])
     edges = do(partial(_verify, job), sorted(pairs.items()))
     return {number: [records] for number, records in losers_by_split(edges)}
 
 
-def _verify(job: Job, pairs: tuple[int, list[bytes]]) -> bytes:
-    return verify_pairs(job, *pairs)
+def _verify(job: Job, pairs: tuple[int, bytes]) -> bytes:
+    return verify_pairs(job, pairs[0], [pairs[1]])
 
 
 def _tokenize(job: Job, splits: Sequence[Split], do: _Map) -> None:

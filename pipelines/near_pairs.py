@@ -16,7 +16,9 @@ from gristmill.pipelines.near_scan import BAND_DTYPE, near_path
 from gristmill.pipelines.plan import Split
 
 __all__ = [
+    "distinct_pairs",
     "local_pairs",
+    "near_partitions",
     "PAIR_DTYPE",
     "pairs_by_split",
     "pairs_of_groups",
@@ -34,6 +36,7 @@ PAIR_DTYPE = np.dtype([("first", "<u8"), ("second", "<u8")])
 _OF_A_SPLIT = 4
 _ALL_PAIRS = 8
 _CHUNK = 1 << 16
+_PARTITION_BYTES = 16 << 20
 
 
 def _places(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -99,6 +102,11 @@ def pairs_of_groups(bands: Iterable[bytes]) -> np.ndarray:
     return _distinct(np.concatenate(found))
 
 
+def distinct_pairs(packed: Sequence[bytes]) -> bytes:
+    """Packed `PAIR_DTYPE` records without repeats, by second and first."""
+    return _distinct(np.frombuffer(b"".join(packed), PAIR_DTYPE)).tobytes()
+
+
 def pairs_by_split(pairs: np.ndarray) -> list[tuple[int, bytes]]:
     """Pairs, packed, by the number of the split of their second document."""
     pairs = _distinct(pairs)
@@ -112,12 +120,18 @@ def _bands(job: Job, split: Split) -> np.ndarray:
     return np.frombuffer(read_bytes(path), BAND_DTYPE)
 
 
-def partition_bands(job: Job, split: Split) -> list[tuple[int, bytes]]:
+def near_partitions(job: Job, splits: Sequence[Split]) -> int:
+    """Into how many partitions keys are dealt, once the splits are scanned, so that each is a few megabytes."""
+    sizes = (file_size(near_path(job, split, "bands")) for split in splits if job.near(split))
+    return 1 + sum(sizes) // _PARTITION_BYTES
+
+
+def partition_bands(job: Job, split: Split, partitions: int) -> list[tuple[int, bytes]]:
     """A split's bands as packed `RANKED_BAND_DTYPE` records, by partition; nothing when it takes no part."""
     if not job.near(split):
         return []
     sent, _ = _reduced(_ranked(_bands(job, split), split))
-    bounds = np.searchsorted(sent["key"], _limits(job.partitions)[1:-1])
+    bounds = np.searchsorted(sent["key"], _limits(partitions)[1:-1])
     pieces = np.split(sent, bounds)
     return [(number, piece.tobytes()) for number, piece in enumerate(pieces) if len(piece)]
 
@@ -136,23 +150,24 @@ def _limits(partitions: int) -> np.ndarray:
     return np.array([*(number * step for number in range(partitions)), (1 << 64) - 1], np.uint64)
 
 
-def partition_pairs(job: Job, splits: Sequence[Split], number: int) -> list[tuple[int, bytes]]:
+def partition_pairs(job: Job, splits: Sequence[Split], partitions: int, number: int) -> list[tuple[int, bytes]]:
     """The pairs of one partition, read from the splits' files: what `partition_bands` and a shuffle give together.
 
     Args:
         job: the run.
         splits: the splits that were scanned.
+        partitions: how many there are.
         number: number of the partition.
 
     Returns:
         (split number, packed distinct pairs), pairs that `local_pairs` would give included.
     """
-    limits = _limits(job.partitions)
+    limits = _limits(partitions)
     sent, pairs = [], []
     for split in splits:
         if job.near(split):
             path = near_path(job, split, "bands")
-            low, high = _range(path, limits[number], limits[number + 1], last=number + 1 == job.partitions)
+            low, high = _range(path, limits[number], limits[number + 1], last=number + 1 == partitions)
             data = read_range(path, low * BAND_DTYPE.itemsize, (high - low) * BAND_DTYPE.itemsize)
             own, rest = _reduced(_ranked(np.frombuffer(data, BAND_DTYPE), split))
             sent.append(own.tobytes())

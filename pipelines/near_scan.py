@@ -24,6 +24,8 @@ __all__ = ["BAND_DTYPE", "NEAR_DTYPE", "near_path", "NearWriter"]
 NEAR_DTYPE = np.dtype([("record", "<u4"), ("count", "<u4"), ("start", "<u8")])
 """One document: number of its record, how many shingles it has, and the first of them in `.shingles`."""
 
+_CHUNK = 1 << 18
+
 BAND_DTYPE = np.dtype([("key", "<u8"), ("record", "<u4")])
 """One band of a document: its key, and the number of the document's record."""
 
@@ -82,17 +84,23 @@ class NearWriter:
             The files by path.
         """
         documents = np.concatenate([np.empty(0, NEAR_DTYPE), *self._documents])
-        taken = np.isin(documents["record"], kept, assume_unique=True) & (documents["count"] > 0)
-        documents = documents[taken]
-        keys = np.concatenate([np.empty((0, self._settings.bands), np.uint64), *self._keys])[taken]
+        keys = np.concatenate([np.empty((0, self._settings.bands), np.uint64), *self._keys])
         self._documents, self._keys = [], []
-        bands = np.empty(keys.size, BAND_DTYPE)
-        bands["key"] = keys.ravel()
-        bands["record"] = np.repeat(documents["record"], self._settings.bands)
-        bands = bands[np.lexsort((bands["record"], bands["key"]))]
+        taken = np.isin(documents["record"], kept, assume_unique=True) & (documents["count"] > 0)
+        if not taken.all():
+            documents, keys = documents[taken], keys[taken]
         facts = {self._names["shingles"]: self._shingles.facts()}
-        for kind, data in (("near", documents), ("bands", bands)):
-            with publish(self._job.path(self._names[kind]), scratch=True) as publication:
-                publication.write(data)
-            facts[self._names[kind]] = publication.facts()
+        with publish(self._job.path(self._names["near"]), scratch=True) as publication:
+            publication.write(documents)
+        facts[self._names["near"]] = publication.facts()
+        flat = keys.reshape(-1)
+        order = np.argsort(flat, kind="stable")  # of equal keys, that of the first record comes first
+        with publish(self._job.path(self._names["bands"]), scratch=True) as publication:
+            for start in range(0, len(order), _CHUNK):  # so that sorted bands never lie in memory as a whole
+                some = order[start : start + _CHUNK]
+                bands = np.empty(len(some), BAND_DTYPE)
+                bands["key"] = flat[some]
+                bands["record"] = documents["record"][some // self._settings.bands]
+                publication.write(bands)
+        facts[self._names["bands"]] = publication.facts()
         return facts

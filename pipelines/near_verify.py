@@ -16,7 +16,7 @@ __all__ = ["verify_pairs"]
 
 _RECORDS = np.uint64(0xFFFFFFFF)
 _GAP_SHINGLES = 4096
-_PAIRS = 1 << 16
+_SHINGLES = 1 << 23
 
 
 def verify_pairs(job: Job, number: int, packed: "list[bytes]") -> bytes:
@@ -35,45 +35,69 @@ def verify_pairs(job: Job, number: int, packed: "list[bytes]") -> bytes:
     if settings is None or not len(pairs):
         return b""
     splits = read_plan(job.corpus).splits
+    second = _Side(job, splits[number], pairs["second"])
     found = []
     owners = pairs["first"] >> np.uint64(32)
     for owner in np.unique(owners):
-        ours = pairs[owners == owner]
-        for start in range(0, len(ours), _PAIRS):
-            some = ours[start : start + _PAIRS]
-            similar = _similarities(job, splits[int(owner)], splits[number], some) >= settings.threshold
-            found.append(some[similar])
+        ours = owners == owner
+        first = _Side(job, splits[int(owner)], pairs["first"][ours])
+        found.append(pairs[ours][_similarities(first, second.of(ours)) >= settings.threshold])
     edges = np.concatenate(found)
     return edges[np.lexsort((edges["first"], edges["second"]))].tobytes()
 
 
-def _similarities(job: Job, first: Split, second: Split, pairs: np.ndarray) -> np.ndarray:
+def _similarities(first: "_Side", second: "_Side") -> np.ndarray:
+    """Jaccard similarities of pairs, some at a time so that their shingles fit into memory."""
     from gristmill.pipelines.near_kernels import shared_counts
 
-    one, one_starts, one_counts = _shingles(job, first, (pairs["first"] & _RECORDS).astype(np.uint32))
-    other, other_starts, other_counts = _shingles(job, second, (pairs["second"] & _RECORDS).astype(np.uint32))
-    shared = np.empty(len(pairs), np.int64)
-    shared_counts(one, one_starts, one_counts, other, other_starts, other_counts, shared)
-    similarities: np.ndarray = shared / (one_counts + other_counts - shared)
+    shared = np.empty(len(first.counts), np.int64)
+    stops = np.cumsum(first.counts + second.counts)
+    start = 0
+    while start < len(shared):
+        done = int(stops[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(stops, done + _SHINGLES, side="right")))
+        some = slice(start, stop)
+        shared_counts(*first.shingles(some), *second.shingles(some), shared[some])
+        start = stop
+    similarities: np.ndarray = shared / (first.counts + second.counts - shared)
     return similarities
 
 
-def _shingles(job: Job, split: Split, records: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The shingles of records of a split: of all that are named, and where each one's are and how many."""
-    documents = np.frombuffer(read_bytes(near_path(job, split, "near")), NEAR_DTYPE)
-    wanted, inverse = np.unique(records, return_inverse=True)
-    documents = documents[np.searchsorted(documents["record"], wanted)]
-    starts = documents["start"].astype(np.int64)
-    counts = documents["count"].astype(np.int64)
-    stops = starts + counts
-    breaks = np.flatnonzero(starts[1:] - stops[:-1] > _GAP_SHINGLES) + 1
-    firsts = np.concatenate([np.zeros(1, np.int64), breaks])
-    lasts = np.concatenate([breaks, np.full(1, len(documents))]) - 1
-    path = near_path(job, split, "shingles")
-    parts = [
-        np.frombuffer(read_range(path, 4 * begin, 4 * (end - begin)), "<u4")
-        for begin, end in zip(starts[firsts].tolist(), stops[lasts].tolist(), strict=True)
-    ]
-    sizes = np.array([len(part) for part in parts])
-    moved = np.repeat(np.cumsum(sizes) - sizes - starts[firsts], lasts - firsts + 1)
-    return np.concatenate(parts), (starts + moved)[inverse], counts[inverse]
+class _Side:
+    """One side of some pairs: documents of a split, and where their shingles lie.
+
+    Attributes:
+        starts: [pairs] first shingle of each document in its split's file.
+        counts: [pairs] how many it has.
+    """
+
+    def __init__(self, job: Job, split: Split, ranks: np.ndarray) -> None:
+        self._path = near_path(job, split, "shingles")
+        documents = np.frombuffer(read_bytes(near_path(job, split, "near")), NEAR_DTYPE)
+        records = (ranks & _RECORDS).astype(np.uint32)
+        documents = documents[np.searchsorted(documents["record"], records)]
+        self.starts = documents["start"].astype(np.int64)
+        self.counts = documents["count"].astype(np.int64)
+
+    def of(self, pairs: np.ndarray) -> "_Side":
+        """The same side of fewer pairs, by a mask."""
+        side = object.__new__(_Side)
+        side._path, side.starts, side.counts = self._path, self.starts[pairs], self.counts[pairs]
+        return side
+
+    def shingles(self, pairs: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Shingles of the documents of some pairs, and where in them each one's are and how many."""
+        starts, inverse = np.unique(self.starts[pairs], return_inverse=True)
+        counts = np.empty(len(starts), np.int64)
+        counts[inverse] = self.counts[pairs]
+        stops = starts + counts
+        breaks = np.flatnonzero(starts[1:] - stops[:-1] > _GAP_SHINGLES) + 1
+        firsts = np.concatenate([np.zeros(1, np.int64), breaks])
+        lasts = np.concatenate([breaks, np.full(1, len(starts))]) - 1
+        parts = [
+            np.frombuffer(read_range(self._path, 4 * begin, 4 * (end - begin)), "<u4")
+            for begin, end in zip(starts[firsts].tolist(), stops[lasts].tolist(), strict=True)
+        ]
+        sizes = np.array([len(part) for part in parts])
+        moved = np.repeat(np.cumsum(sizes) - sizes - starts[firsts], lasts - firsts + 1)
+        return np.concatenate(parts), (starts + moved)[inverse], self.counts[pairs]
