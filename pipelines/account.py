@@ -11,7 +11,7 @@ from gristmill.formats.storage import write_bytes
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.stages import require_stage
 
-__all__ = ["account_of", "ACCOUNT_NAME", "write_account"]
+__all__ = ["ACCOUNT_NAME", "account_of", "write_account"]
 
 ACCOUNT_NAME = "report/account.json"
 """Path of the account inside a corpus."""
