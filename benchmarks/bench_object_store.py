@@ -30,7 +30,7 @@ from measure import machine
 
 _BUCKET = "bench-bucket"
 _TESTS = Path(__file__).resolve().parents[1] / "tests"
-_LENGTH, _BATCH, _SOURCES = 2048, 64, 2
+_LENGTH, _BATCH, _LOOP_BATCH, _SOURCES = 2048, 64, 512, 2
 _PIECE_BYTES = 1 << 20
 
 
@@ -54,9 +54,14 @@ def main() -> None:
                 rate = rates(address, url, folder, given.rounds, limit)
                 if not limit:
                     continue
-                for order, share, room in (("in order", 0.5, 1.2), ("in order", 0.8, 1.2), ("in order", 0.5, 0.4)):
-                    print(loop(url, folder / "loop", order, share * rate, room * tokens))
-                print(loop(url, folder / "loop", "shuffled", 0.5 * rate, 1.2 * tokens))
+                for where in (url, str(folder / "corpus")):
+                    for order, share, room in (
+                        ("in order", 0.5, 1.2),
+                        ("in order", 0.8, 1.2),
+                        ("in order", 0.5, 0.4),
+                        ("shuffled", 0.5, 1.2),
+                    ):
+                        print(loop(where, folder / "loop", order, share * rate, room * tokens), flush=True)
                 print(by_ranges(url))
 
 
@@ -275,42 +280,49 @@ def cached(url: str, cache: Path) -> float:
     return rate
 
 
-def loop(url: str, cache: Path, order: str, rate: float, room: float) -> str:
-    """A training loop whose steps take as long as `rate` bytes of tokens per second leave them."""
+def loop(where: str, cache: Path, order: str, rate: float, room: float) -> str:
+    """A training loop whose steps take as long as `rate` bytes of tokens per second leave them.
+
+    Args:
+        where: URL of the corpus, or its folder, for the waits that have another cause than the store.
+        cache: folder for the cache.
+        order: ``in order`` or ``shuffled``.
+        rate: bytes of tokens per second.
+        room: bytes of the cache.
+    """
     import jax
 
     from gristmill.runtime import TokenBatches, open_corpus
     from gristmill.runtime.windows import WindowOptions
 
-    corpus = open_corpus(url)
-    options = {"storage": "cache", "cache_dir": cache, "cache_bytes": int(room)}
+    corpus = open_corpus(where)
+    options: dict[str, Any] = {"storage": "cache", "cache_dir": cache, "cache_bytes": int(room)}
     stream: Any
     if order == "in order":
-        stream = corpus.windows("train", _LENGTH, options=WindowOptions(shuffle=False), **options)  # type: ignore[arg-type]
+        stream = corpus.windows("train", _LENGTH, options=WindowOptions(shuffle=False), **options)
     else:
-        stream = corpus.stream("train", **options)  # type: ignore[arg-type]
+        stream = corpus.stream("train", **options)
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    step = _BATCH * _LENGTH * 2 / rate
+    step = _LOOP_BATCH * _LENGTH * 2 / rate
     waits = []
-    with TokenBatches(stream, _BATCH, sharding, fields="device") as batches:
+    with TokenBatches(stream, _LOOP_BATCH, sharding, fields="device", prefetch=4) as batches:
         due = time.monotonic()
-        for _ in range(len(stream) // _BATCH):
+        for _ in range(len(stream) // _LOOP_BATCH):
             began = time.monotonic()
             next(batches)
             now = time.monotonic()
             waits.append(now - began)
             due = max(due, now) + step
             time.sleep(max(0.0, due - time.monotonic()))
-    warm = next(i for i in range(len(waits)) if max(waits[i:]) < step) if waits[-1] < step else len(waits)
-    counts = stream.read_counts()
     stream.close()
-    shutil.rmtree(cache)
-    after = waits[warm:]
+    shutil.rmtree(cache, ignore_errors=True)
+    later = np.array(waits[len(waits) // 5 :])
+    long = int((later > step).sum())
     return (
-        f"{order}, {rate / 1e6:.0f} MB/s, cache {room / 1e6:.0f} MB: step {step * 1e3:.0f} ms, first batch "
-        f"{waits[0]:.2f} s, warm after {warm} of {len(waits)} batches; then mean wait "
-        f"{1e3 * sum(after) / max(1, len(after)):.2f} ms, longest {1e3 * max(after, default=0):.1f} ms; "
-        f"files brought {counts['cache_misses']}"
+        f"  {order}, {rate / 1e6:.0f} MB/s, cache {room / 1e6:.0f} MB, {'store' if '://' in where else 'local'}: "
+        f"step {step * 1e3:.0f} ms, first batch {waits[0]:.2f} s; of the last {len(later)} batches {long} "
+        f"waited for longer than a step; all waits {later.sum() / (len(later) * step):.2%} of the time, longest "
+        f"{1e3 * later.max():.0f} ms"
     )
 
 

@@ -159,6 +159,8 @@ class Downloads:
         try:
             self._copy(RemoteObject(url=url, size=facts.size, version=""), descriptor, state, stopped)
         except StorageError as error:
+            if stopped is not None and stopped.is_set():
+                raise
             (one,) = self.store.pin([url], stopped)
             if one.size != facts.size:
                 raise _other_size(one, facts.size) from error
