@@ -99,8 +99,13 @@ def run_pipeline(build: Callable[[Any], None], runner: Any, flags: Sequence[str]
             raise own from error
 
 
-def check_flags(flags: Sequence[str]) -> None:
+def check_flags(flags: Sequence[str], *, command: str = "prepare", own: Sequence[str] = OWN_OPTIONS) -> None:
     """Refuses options that no option class of Beam declares, and words that belong to no option.
+
+    Args:
+        flags: what is left of a command line.
+        command: whose command line it is.
+        own: that command's own options, to suggest them.
 
     Raises:
         SettingsError: names the option and the nearest known one, or the value that an option cannot have.
@@ -119,12 +124,12 @@ def check_flags(flags: Sequence[str]) -> None:
     for flag in flags:
         name = flag.split("=", 1)[0]
         if name.startswith("-") and name not in known:
-            close = difflib.get_close_matches(name, [*OWN_OPTIONS, *known], n=1)
+            close = difflib.get_close_matches(name, [*own, *known], n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise SettingsError(f"{name}: neither gristmill prepare nor Beam knows this option{hint}")
+            raise SettingsError(f"{name}: neither gristmill {command} nor Beam knows this option{hint}")
     stray = _parsed(flags, lambda: parser.parse_known_args(list(flags))[1])
     if stray:
-        raise SettingsError(f"{stray[0]}: belongs to no option; `gristmill prepare` takes one recipe")
+        raise SettingsError(f"{stray[0]}: belongs to no option; `gristmill {command}` takes one recipe")
 
 
 def check_name(name: str, flags: Sequence[str]) -> None:

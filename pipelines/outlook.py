@@ -25,7 +25,7 @@ from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import choose_engine
 from gristmill.tokenize.load import resolve_tokenizer
 
-__all__ = ["add_arguments", "Outlook", "outlook_of", "run"]
+__all__ = ["add_arguments", "Counts", "counts_of", "Outlook", "outlook_of", "run"]
 
 _MANY_PASSES = 4.0
 _SMALL_SAMPLE = 20
@@ -47,7 +47,7 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Counts:
+class Counts:
     """Documents and tokens by source.
 
     Attributes:
@@ -103,7 +103,7 @@ def outlook_of(recipe: Recipe, *, estimate: bool = False) -> Outlook:
         DataError: the sample of an input, or the corpus that is there, cannot be read.
         StorageError: a file cannot be read.
     """
-    counts = _counts(recipe, estimate=estimate)
+    counts = counts_of(recipe, estimate=estimate)
     lines = [
         f"corpus {recipe.name!r} -> {recipe.output}",
         f"token counts {counts.says}",
@@ -128,7 +128,17 @@ def outlook_of(recipe: Recipe, *, estimate: bool = False) -> Outlook:
 # Where the counts are from
 
 
-def _counts(recipe: Recipe, *, estimate: bool) -> _Counts:
+def counts_of(recipe: Recipe, *, estimate: bool = False) -> Counts:
+    """Documents and tokens of each source, of the corpus that is there or estimated.
+
+    Args:
+        recipe: the recipe.
+        estimate: whether to estimate even if a corpus is there.
+
+    Raises:
+        SettingsError: the recipe's inputs or tokenizer cannot be followed.
+        DataError: the sample of an input, or the corpus that is there, cannot be read.
+    """
     if not estimate and exists(join(recipe.output, MANIFEST_NAME)):
         manifest = read_manifest(recipe.output)
         if [source.id for source in manifest.sources] == [source.id for source in recipe.sources]:
@@ -140,7 +150,7 @@ def _counts(recipe: Recipe, *, estimate: bool) -> _Counts:
     return _estimated_counts(recipe, [])
 
 
-def _known_counts(recipe: Recipe, manifest: Manifest) -> _Counts:
+def _known_counts(recipe: Recipe, manifest: Manifest) -> Counts:
     warnings = []
     if manifest.recipe_digest != recipe.digest():
         warnings.append(
@@ -153,7 +163,7 @@ def _known_counts(recipe: Recipe, manifest: Manifest) -> _Counts:
         for given, source in zip(recipe.sources, recorded, strict=True)
     )
     size = manifest.token_dtype.itemsize
-    return _Counts(
+    return Counts(
         says=f"of the corpus that is there, {manifest.tokens:,} tokens in all",
         documents=tuple(source.documents_kept for source in manifest.sources),
         tokens=tuple(source.tokens for source in manifest.sources),
@@ -165,7 +175,7 @@ def _known_counts(recipe: Recipe, manifest: Manifest) -> _Counts:
     )
 
 
-def _estimated_counts(recipe: Recipe, warnings: list[str]) -> _Counts:
+def _estimated_counts(recipe: Recipe, warnings: list[str]) -> Counts:
     inputs = [
         find_inputs(source, f"sources[{number}]", output=recipe.output, checksums=False)
         for number, source in enumerate(recipe.sources)
@@ -186,7 +196,7 @@ def _estimated_counts(recipe: Recipe, warnings: list[str]) -> _Counts:
     documents = {source.id: found.documents for source, found in zip(recipe.sources, estimates, strict=True)}
     files = sum(map(len, inputs))
     stored = _bytes(sum(file.size for group in inputs for file in group))
-    return _Counts(
+    return Counts(
         says=f"estimated from {files:,} input files of {stored}; cleaning is counted, copies are not",
         documents=tuple(documents.values()),
         tokens=tuple(tokens.values()),
@@ -209,7 +219,7 @@ def _estimated_counts(recipe: Recipe, warnings: list[str]) -> _Counts:
 # What is said
 
 
-def _source_lines(recipe: Recipe, counts: _Counts) -> Iterator[str]:
+def _source_lines(recipe: Recipe, counts: Counts) -> Iterator[str]:
     rows = [["source", "documents", "tokens", "shards", "bytes of shards"]]
     sizes = _shard_bytes(counts)
     for number, source in enumerate(recipe.sources):
@@ -228,7 +238,7 @@ def _source_lines(recipe: Recipe, counts: _Counts) -> Iterator[str]:
     yield from _table(rows)
 
 
-def _shard_bytes(counts: _Counts) -> list[int]:
+def _shard_bytes(counts: Counts) -> list[int]:
     """Bytes of `.bin`, `.idx` and `.rec` files by source; the latter as for one input file in each shard."""
     return [
         tokens * counts.token_bytes
@@ -303,7 +313,7 @@ def _samples(count: int) -> str:
     return "1 sample" if count == 1 else f"{count:,} samples"
 
 
-def _sizes(counts: _Counts, forecast: IndexForecast) -> str:
+def _sizes(counts: Counts, forecast: IndexForecast) -> str:
     return f"sizes: shards {_bytes(sum(_shard_bytes(counts)))}, index arrays {_bytes(forecast.file_bytes)}"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from gristmill import __version__
-from gristmill.formats.errors import GristmillError, SettingsError
+from gristmill.formats.errors import GristmillError, MissingExtraError, SettingsError
 
 __all__ = ["entry", "main"]
 
@@ -32,6 +32,18 @@ def _prepare(parser: _Parser, words: list[str]) -> int:
     command.add_arguments(parser)
     arguments, beam_flags = parser.parse_known_args(words)
     return command.run(arguments, beam_flags)
+
+
+def _launch(parser: _Parser, words: list[str]) -> int:
+    try:
+        from gristmill.dataflow import launch
+    except ImportError as error:
+        if error.name is None or error.name.startswith("gristmill"):
+            raise
+        raise MissingExtraError(error.name, "dataflow", "gristmill launch") from error
+    launch.add_arguments(parser)
+    arguments, beam_flags = parser.parse_known_args(words)
+    return launch.run(arguments, beam_flags)
 
 
 def _plan(parser: _Parser, words: list[str]) -> int:
@@ -94,6 +106,7 @@ def _trace(parser: _Parser, words: list[str]) -> int:
 
 _COMMANDS: dict[str, tuple[str, Callable[[_Parser, list[str]], int]]] = {
     "prepare": ("prepare a corpus from a recipe", _prepare),
+    "launch": ("check and price a recipe's run, and submit it to Google Cloud Dataflow", _launch),
     "plan": ("show what a recipe will give, before anything is built", _plan),
     "index": ("build one more order for a corpus, or indices of anyone's data", _index),
     "blend": ("build the indices of a blend of anyone's data", _blend),

@@ -1,0 +1,187 @@
+"""Hands a run to Dataflow, or translates it to what would be handed over.
+
+The translation is Beam's own, stopped before anything is staged, so that it needs neither network nor credentials. A
+submission is an executor like that of a local run, but for one thing: it does not wait unless asked to, because what
+launches a template must end when the job is submitted.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gristmill.formats.errors import DataError, MissingExtraError, SettingsError
+from gristmill.pipelines.beam_quiet import quiet
+from gristmill.pipelines.beam_runners import worker_error
+from gristmill.pipelines.job import Job
+from gristmill.pipelines.runners import Executor, RunnerChoice
+
+__all__ = ["DataflowExecutor", "describe_job", "page_of", "pipeline_options"]
+
+_RUNNER = "DataflowRunner"
+_LABELS = {"index": "Index:", "blend": "Blend:"}
+
+
+def pipeline_options(flags: Sequence[str]) -> Any:
+    """Beam's options out of words of a command line, for Dataflow.
+
+    Raises:
+        MissingExtraError: what Beam needs for Google Cloud is not installed.
+    """
+    try:
+        with quiet():
+            import apache_beam.runners.dataflow.internal.apiclient  # noqa: F401 - is it there?
+            from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError as error:
+        raise MissingExtraError("apache-beam[gcp]", "dataflow", "gristmill launch") from error
+    return PipelineOptions([*(word for word in flags if word != f"--runner={_RUNNER}"), f"--runner={_RUNNER}"])
+
+
+def page_of(project: str, region: str, job_id: str) -> str:
+    """URL of a job's page."""
+    return f"https://console.cloud.google.com/dataflow/jobs/{region}/{job_id}?project={project}"
+
+
+def describe_job(
+    job: Job, stages: Sequence[str], flags: Sequence[str], min_ram_bytes: Mapping[str, int], *, write_manifest: bool
+) -> tuple[dict[str, Any], Any]:
+    """Translates a run to a Dataflow job; stages, submits and asks nothing.
+
+    Args:
+        job: the run.
+        stages: names out of `STAGES`, in order.
+        flags: Beam's options.
+        min_ram_bytes: by stage, memory that its workers must have.
+        write_manifest: whether to finish the corpus behind them.
+
+    Returns:
+        The job as the service's JSON has it, and the pipeline in Beam's portable form that it would run.
+
+    Raises:
+        SettingsError: an option breaks a rule of the service.
+    """
+    options = pipeline_options(flags)
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, TestOptions
+    from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
+    from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
+    from apache_beam.runners.dataflow.internal import apiclient
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    cloud = options.view_as(GoogleCloudOptions)
+    runner = DataflowRunner()
+    validator = PipelineOptionsValidator(options, runner)
+    wrong = validator.validate_cloud_options(cloud)
+    for name in ("temp_location", "staging_location"):
+        if getattr(cloud, name):
+            wrong += validator.validate_gcs_path(cloud, name)
+    for kind in validator.OPTIONS:
+        if kind is not GoogleCloudOptions and hasattr(kind, "validate"):  # which would ask the store
+            wrong += options.view_as(kind).validate(validator)
+    if wrong:
+        raise SettingsError("; ".join(wrong))
+    options.view_as(TestOptions).dry_run = True
+    pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)  # as the runner's own would look at the buckets
+    _build(pipeline, job, stages, min_ram_bytes, write_manifest=write_manifest)
+    translated = runner.run_pipeline(pipeline, options).job
+    environment = apiclient.Environment(
+        packages=[],
+        options=options,
+        environment_version="8",
+        proto_pipeline_staged_url=f"{cloud.staging_location}/pipeline.pb",
+        proto_pipeline=translated.proto_pipeline,
+    )
+    translated.proto.environment = environment.proto
+    return json.loads(translated.json()), translated.proto_pipeline
+
+
+class DataflowExecutor(Executor):
+    """Executes stages by submitting them as one job.
+
+    Attributes:
+        job_id: of the job; None before it is submitted, and for a template.
+    """
+
+    def __init__(self, flags: Sequence[str], min_ram_bytes: Mapping[str, int], *, wait: bool) -> None:
+        """Submits nothing yet.
+
+        Args:
+            flags: Beam's options.
+            min_ram_bytes: by stage, memory that its workers must have.
+            wait: whether to stay until the job has ended.
+        """
+        super().__init__(
+            RunnerChoice(runner=_RUNNER, flags=tuple(flags), engine_threads=1, says="Google Cloud Dataflow")
+        )
+        self._flags = tuple(flags)
+        self._min_ram_bytes = dict(min_ram_bytes)
+        self._wait = wait
+        self.job_id: str | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the stages are done when `execute` returns."""
+        return self._wait
+
+    def execute(self, job: Job, stages: Sequence[str], *, write_manifest: bool, verbose: bool = False) -> None:
+        """Submits the stages, says where to watch them, and waits if asked to.
+
+        Raises:
+            SettingsError: the service refuses the job.
+            GristmillError: what a worker raised, when the job was waited for.
+        """
+        options = pipeline_options(self._flags)
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import GoogleCloudOptions
+        from google.api_core.exceptions import GoogleAPICallError
+
+        cloud = options.view_as(GoogleCloudOptions)
+        with quiet(verbose=verbose):
+            pipeline = beam.Pipeline(options=options)
+            _build(pipeline, job, stages, self._min_ram_bytes, write_manifest=write_manifest)
+            try:
+                result = pipeline.run()
+            except GoogleAPICallError as error:
+                raise SettingsError(f"Dataflow refused the job: {error.message}") from error
+        if cloud.template_location:
+            print(f"template {cloud.template_location}", file=sys.stderr, flush=True)
+            return
+        self.job_id = str(result.job_id())
+        print(f"job {self.job_id} {page_of(cloud.project, cloud.region, self.job_id)}", flush=True)
+        if not self._wait:
+            return
+        try:
+            with quiet(verbose=verbose):
+                state = str(result.wait_until_finish())
+        except Exception as error:  # whatever the service makes of a worker's error
+            own = worker_error(error)
+            if own is None:
+                raise DataError(f"job {self.job_id} failed: {error}") from error
+            raise own from error
+        if state != "DONE":
+            raise DataError(f"job {self.job_id} ended as {state}; its page says why, and a rerun goes on from there")
+
+
+def _build(
+    pipeline: Any, job: Job, stages: Sequence[str], min_ram_bytes: Mapping[str, int], *, write_manifest: bool
+) -> None:
+    """Adds the stages of a run to a pipeline, with what they need of their workers."""
+    from apache_beam.pipeline import PipelineVisitor
+    from apache_beam.transforms.resources import parse_resource_hints
+
+    from gristmill.pipelines.beam_shell import build_pipeline
+
+    build_pipeline(pipeline, job, stages, write_manifest=write_manifest)
+    hints = {_LABELS[stage]: parse_resource_hints({"min_ram": f"{need}B"}) for stage, need in min_ram_bytes.items()}
+
+    class Hints(PipelineVisitor):  # type: ignore[misc]  # Beam ships no types
+        def enter_composite_transform(self, node: Any) -> None:
+            self.visit_transform(node)
+
+        def visit_transform(self, node: Any) -> None:
+            for label, hint in hints.items():
+                if node.full_label.startswith(label):
+                    node.resource_hints.update(hint)
+
+    if hints:
+        pipeline.visit(Hints())
