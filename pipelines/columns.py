@@ -16,7 +16,7 @@ from gristmill.formats.recipe import SourceSettings
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.records import Batch, Place, RecordAccount
 
-__all__ = ["as_binary", "check_columns", "column_batch", "ColumnHasher"]
+__all__ = ["as_binary", "check_columns", "column_addresses", "column_batch", "ColumnHasher"]
 
 _SHOWN_COLUMNS = 20
 
@@ -145,6 +145,20 @@ def column_batch(
             records.append(account.records)
         account.records += 1
     return batch
+
+
+def column_addresses(rows: pa.RecordBatch, name: str, batch: Batch, first: int) -> list[str | None]:
+    """Where each text of a batch comes from, as a column says.
+
+    Args:
+        rows: the rows that the batch was made of.
+        name: the column.
+        batch: the batch.
+        first: record number of the first row.
+    """
+    values = as_binary(rows, name).to_pylist()
+    found = (values[record - first] for record in batch.records)
+    return [None if value is None else value.decode("utf-8", "replace") for value in found]
 
 
 def _place(extent: Extent, row: int) -> Callable[[], Place]:

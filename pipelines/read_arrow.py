@@ -13,7 +13,7 @@ from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import open_read
 from gristmill.pipelines.arrow_file import FILE_MAGIC
-from gristmill.pipelines.columns import ColumnHasher, as_binary, check_columns, column_batch
+from gristmill.pipelines.columns import ColumnHasher, as_binary, check_columns, column_addresses, column_batch
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.records import Batch, RecordAccount
 
@@ -31,16 +31,20 @@ def read_arrow(extent: Extent, source: SourceSettings, account: RecordAccount) -
             damaged.
     """
     names = source.form.names
+    address = [source.clean.url_field] if source.clean.url_lists else []
     hasher = ColumnHasher()
     with open_read(extent.path) as raw:
         try:
-            for row, rows in _record_batches(raw, extent, names):
+            for row, rows in _record_batches(raw, extent, [*names, *address]):
                 for start in range(0, rows.num_rows, _ROWS):
                     part = rows.slice(start, _ROWS)
                     columns = [as_binary(part, name) for name in names]
                     for column in columns:
                         hasher.update(column)
+                    first = account.records
                     batch = column_batch(columns, row + start, extent, source, account)
+                    if address:
+                        batch.addresses = column_addresses(part, address[0], batch, first)
                     if batch.texts:
                         yield batch
         except (pa.ArrowException, OSError) as error:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import open_read
-from gristmill.pipelines.columns import ColumnHasher, as_binary, check_columns, column_batch
+from gristmill.pipelines.columns import ColumnHasher, as_binary, check_columns, column_addresses, column_batch
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.records import Batch, RecordAccount
 
@@ -45,15 +45,10 @@ def read_parquet(extent: Extent, source: SourceSettings, account: RecordAccount)
                 first = account.records
                 batch = column_batch(columns, row, extent, source, account)
                 if address:
-                    values = as_binary(rows, address[0]).to_pylist()
-                    batch.addresses = [_address(values[record - first]) for record in batch.records]
+                    batch.addresses = column_addresses(rows, address[0], batch, first)
                 row += rows.num_rows
                 if batch.texts:
                     yield batch
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{extent.path}: damaged Parquet data: {error}; fetch it again") from error
     account.inputs.append((extent.file, hasher.hexdigest(), account.records))
-
-
-def _address(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace")

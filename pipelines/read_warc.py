@@ -43,7 +43,7 @@ def read_warc(extent: Extent, source: SourceSettings, account: RecordAccount) ->
     tolerant = extent.relative in source.expect_damaged
     with open_read(extent.path) as raw:
         stream = _Bytes(open_bytes(raw, extent), tolerant=tolerant)
-        batch, size = Batch([], records := []), 0
+        batch, records, size = *_empty(source), 0
         try:
             for record in ArchiveIterator(stream):
                 if record.rec_type not in {"conversion", "response", "resource"}:
@@ -54,11 +54,13 @@ def read_warc(extent: Extent, source: SourceSettings, account: RecordAccount) ->
                 if text:
                     batch.texts.append(text)
                     records.append(account.records)
+                    if batch.addresses is not None:
+                        batch.addresses.append(record.rec_headers.get_header("WARC-Target-URI"))
                     size += len(text)
                 account.records += 1
                 if size >= BLOCK_BYTES:
                     yield batch
-                    batch, size = Batch([], records := []), 0
+                    batch, records, size = *_empty(source), 0
         except (ArchiveLoadFailed, ValueError) as error:
             raise InputError(f"{extent.path}: no valid web archive: {error}; fetch it again or leave it out") from error
         if stream.last != _END and not tolerant:
@@ -69,6 +71,12 @@ def read_warc(extent: Extent, source: SourceSettings, account: RecordAccount) ->
     if batch.texts:
         yield batch
     account.inputs.append((extent.file, stream.hasher.hexdigest(), account.records))
+
+
+def _empty(source: SourceSettings) -> tuple[Batch, list[int]]:
+    """A batch without texts, which takes addresses where cleaning asks for them, and its list of records."""
+    records: list[int] = []
+    return Batch([], records, [] if source.clean.url_lists else None), records
 
 
 def _is_whole(record: "ArcWarcRecord") -> bool:

@@ -200,7 +200,7 @@ def test_addresses(tmp_path: Path, address: str | None, entry: str | None) -> No
     assert found.verdicts == ({0: ("url_lists", entry)} if entry else {})
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
 def test_addresses_are_read_beside_the_text(workshop: Any, kind: str) -> None:
     rows: list[dict[str, Any]] = [
         {"text": "one", "meta": {"at": "https://good.example/"}},
@@ -212,9 +212,14 @@ def test_addresses_are_read_beside_the_text(workshop: Any, kind: str) -> None:
     ]
     if kind == "jsonl":
         path = workshop.write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    else:
+    elif kind == "parquet":
         path = str(workshop.folder / "a.parquet")
         pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path = str(workshop.folder / "a.arrow")
+        table = pa.Table.from_pylist(rows)
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
     lists = workshop.write("urls.txt", b"bad.example\n")
     workshop.prepare({"files": path, "clean": {"url_lists": lists, "url_field": "meta.at"}})
     assert workshop.texts("s0") == ["one", "three", "six"]
@@ -246,3 +251,21 @@ def test_a_list_that_is_missing_stops_before_any_work(workshop: Any) -> None:
     with pytest.raises(SettingsError, match=r"list\.txt.*a cleaning step of the recipe names this file"):
         workshop.prepare(source)
     assert not (workshop.folder / "out").exists()
+
+
+def test_the_addresses_of_a_web_archive_are_its_own(workshop: Any) -> None:
+    pytest.importorskip("warcio")
+    pages = [
+        ("https://good.example/1", "one"),
+        ("https://sub.bad.example/2", "two"),
+        ("https://good.example/3", "three"),
+    ]
+    archive = b"".join(
+        b"WARC/1.0\r\nWARC-Type: conversion\r\nWARC-Target-URI: %b\r\nContent-Type: text/plain\r\n"
+        b"Content-Length: %d\r\n\r\n%b\r\n\r\n" % (address.encode(), len(text), text.encode())
+        for address, text in pages
+    )
+    lists = workshop.write("urls.txt", b"bad.example\n")
+    workshop.prepare({"files": workshop.write("a.warc", archive), "clean": {"url_lists": lists}})
+    assert workshop.texts("s0") == ["one", "three"]
+    assert workshop.manifest()["sources"][0]["dropped"] == {"url_lists": 1}
