@@ -73,6 +73,7 @@ class DeviceFields:
         self.options = options
         self._eod_id = eod_id
         self._vocabulary = vocabulary
+        self._all_fit = ids_fit(np.full(1, np.iinfo(dtype).max, dtype), vocabulary) and np.iinfo(dtype).min == 0
         self._resets = options.reset_attention_mask or options.reset_position_ids
         self._runs = _runs(plan)
         self._more = self._plan_more()
@@ -126,7 +127,7 @@ class DeviceFields:
         self, raw: RawRows | PairedRows, inputs: NDArray[np.integer], targets: NDArray[np.integer]
     ) -> dict[str, jax.Array]:
         """Sends what every batch has, once its ids are checked."""
-        if not ids_fit(inputs, self._vocabulary) or not ids_fit(targets[:, -1], self._vocabulary):
+        if not self._all_fit and not (ids_fit(inputs, self._vocabulary) and ids_fit(targets[:, -1], self._vocabulary)):
             # names the first wrong one, unless they are all padding
             padding = None if raw.valid_length is None else padding_of(np.asarray(raw.valid_length), inputs.shape)
             check_ids(raw.tokens, self._vocabulary, padding, raw.rows)

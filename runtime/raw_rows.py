@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gristmill.formats.errors import SettingsError
-from gristmill.runtime.fields import FieldOptions, make_fields
+from gristmill.runtime.compiled_fields import compiled_fields
+from gristmill.runtime.fields import FieldOptions
 from gristmill.runtime.naming import Naming, make_megatron_fields
 from gristmill.runtime.pairs import PairStream
 from gristmill.runtime.streams import DocumentStream, Stream
@@ -58,8 +59,8 @@ class RawRows:
     def fields(
         self, eod_id: int, options: FieldOptions, *, vocabulary: int | None, naming: Naming = "maxtext"
     ) -> dict[str, NDArray[Any]]:
-        """The fields of the rows, by NumPy; see `make_fields` and `make_megatron_fields`."""
-        make = make_megatron_fields if naming == "megatron" else make_fields
+        """The fields of the rows; see `make_fields` and `make_megatron_fields`, which define them."""
+        make = make_megatron_fields if naming == "megatron" else compiled_fields
         return make(
             self.tokens,
             eod_id,

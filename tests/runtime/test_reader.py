@@ -18,6 +18,7 @@ from gristmill.formats.errors import CorpusError, FormatError, SettingsError
 from gristmill.formats.indexed import PairFiles
 from gristmill.formats.indexed_writer import write_indexed
 from gristmill.formats.indices import MemberIndices, build_indices, plan_epochs
+from gristmill.runtime.pairs import TokenPairs
 from gristmill.runtime.reader import RowReader
 from gristmill.runtime.row_index import Member, RowIndex
 from gristmill.runtime.shards import Shard
@@ -122,6 +123,7 @@ def test_rows_equal_the_joined_documents(
         assert found.dtype == reader.dtype
         assert found.tolist() == [expected[row] for row in rows]
         assert reader.open_shards <= limit
+    check_pairs(reader.read_pairs(rows), [expected[row] for row in rows], reader.dtype)
     tokens, found_starts = reader.read_documents(rows)
     assert tokens.tolist() == [expected[row] for row in rows]
     assert found_starts.dtype == bool
@@ -129,6 +131,18 @@ def test_rows_equal_the_joined_documents(
     check_pieces(reader, rows, expected, flat, shards)
     reader.close()
     assert reader.open_shards == 0
+
+
+def check_pairs(pairs: TokenPairs, expected: list[list[int]], dtype: Any) -> None:
+    inputs, targets = pairs
+    assert inputs.tolist() == [row[:-1] for row in expected]
+    assert targets.tolist() == [row[1:] for row in expected]
+    for one in pairs:
+        assert one.dtype == dtype
+        assert one.flags.c_contiguous
+        assert one.flags.writeable
+        assert one.ctypes.data % 64 == 0, "so that devices may take the memory over"
+    assert not np.shares_memory(inputs, targets)
 
 
 def check_pieces(
@@ -285,7 +299,7 @@ def test_damaged_indices_are_an_error_not_other_tokens(
     small: Callable[..., RowReader], damage: Callable[[MemberIndices], MemberIndices], message: str
 ) -> None:
     reader = small(indices=damage(small().index.members[0].indices))
-    for read in (reader.read, reader.read_numpy):
+    for read in (reader.read, reader.read_numpy, reader.read_pairs):
         with pytest.raises(FormatError, match=message):
             read(np.arange(len(reader)))
 
@@ -344,22 +358,25 @@ def test_files_that_are_not_what_they_were_are_named(
 ) -> None:
     reader = small()
     change(tmp_path)
-    for read in (reader.read, reader.read_numpy):
+    for read in (reader.read, reader.read_numpy, reader.read_pairs):
         with pytest.raises(error, match=message):
             read(np.arange(len(reader)))
     assert reader.open_shards <= 8
 
 
-def test_a_token_that_does_not_fit_is_named(tmp_path: Path) -> None:
-    shards = [[[1, 2, 2**40, 4, 5]]]
+@pytest.mark.parametrize("place", range(5))
+def test_a_token_that_does_not_fit_is_named(tmp_path: Path, place: int) -> None:
+    """Also the first, which is no target, and the last, which is no input."""
+    shards = [[[2**40 if number == place else number for number in range(5)]]]
     files = write_member(tmp_path, "a", shards, "int64")
     member = index_member("a", files, shards, 4, 1, 1)
     index = RowIndex(
         members=(member,), dataset_index=None, dataset_sample_index=None, rows=1, sequence_length=4, extra=1
     )
     reader = RowReader(lambda: index)
-    with pytest.raises(FormatError, match=r"a token of 1099511627776 .* does not fit the stream's int32"):
-        reader.read([0])
+    for read in (reader.read, reader.read_pairs):
+        with pytest.raises(FormatError, match=r"a token of 1099511627776 .* does not fit the stream's int32"):
+            read([0])
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64"])
@@ -373,6 +390,7 @@ def test_every_integer_dtype_of_the_format_becomes_int32(tmp_path: Path, dtype: 
     )
     reader = RowReader(lambda: index)
     assert reader.read([0]).tolist() == reader.read_numpy([0]).tolist() == [values]
+    check_pairs(reader.read_pairs([0]), [values], np.int32)
 
 
 def test_shards_on_an_object_store_are_read_by_range(small: Callable[..., RowReader], tmp_path: Path) -> None:

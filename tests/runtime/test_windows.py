@@ -137,6 +137,11 @@ def test_every_way_of_reading_gives_the_same(tmp_path: Path, backend: Any, dtype
     assert read.dtype == (np.uint16 if set(dtypes) == {"uint16"} else np.int32)
     assert np.array_equal(read, stream.reader.read_numpy(rows))
     assert np.array_equal(read, few.read(rows))
+    for one in (stream, few):
+        inputs, targets = one.read_pairs(rows)
+        assert inputs.dtype == targets.dtype == read.dtype
+        assert np.array_equal(inputs, read[:, :-1])
+        assert np.array_equal(targets, read[:, 1:])
     assert few.reader.open_shards <= 1
     assert not np.shares_memory(stream.read(rows), stream.read(rows))
     for one in (stream, few):
