@@ -20,7 +20,7 @@ NEL; delete; and the byte-order mark. NUL is among them."""
 
 _CONTROLS = re.compile(f"[{re.escape(CONTROLS)}]")
 _NO_CONTROLS = dict.fromkeys(map(ord, CONTROLS))
-_FOREIGN_LINE = re.compile("[^\n]*[^\x00-\x7f\n][^\n]*\n?")
+_FOREIGN = re.compile("[^\x00-\x7f]")
 _C1 = re.compile("[\x80-\x9f]")
 _CARRIAGE_RETURNS = re.compile("\r\n?")
 
@@ -87,11 +87,20 @@ def repair() -> Callable[[str], str]:
         explain=False,
     )
 
-    def mend_line(match: re.Match[str]) -> str:
-        line = match[0]
-        return str(ftfy.fix_text(line, config)) if ftfy.badness.is_bad(line) or _C1.search(line) else line
-
     def mend(text: str) -> str:
-        return text if text.isascii() else compose(_FOREIGN_LINE.sub(mend_line, text))
+        if text.isascii():
+            return text
+        pieces: list[str] = []
+        done = 0
+        while found := _FOREIGN.search(text, done):
+            begin = max(done, text.rfind("\n", done, found.start()) + 1)
+            end = text.find("\n", found.end()) + 1 or len(text)
+            line = text[begin:end]
+            composed = compose(line)
+            suspicious = ftfy.badness.is_bad(line) or (composed != line and ftfy.badness.is_bad(composed))
+            line = str(ftfy.fix_text(line, config)) if suspicious or _C1.search(line) else composed
+            pieces += (text[done:begin], line)
+            done = end
+        return "".join([*pieces, text[done:]])
 
     return mend

@@ -1,5 +1,6 @@
 """Steps on characters and masks: what changes, and above all what does not."""
 
+import re
 import unicodedata
 from typing import Any
 
@@ -72,7 +73,8 @@ def test_the_controls_are_those_of_the_guide() -> None:
 
 LETTERS = st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("\r\n\t\x00\ufeffÃ©â€œ"))
 PIECES = [
-    *("plain ", "“q”", "â€œ", "Ã©", "cafÃ© ", "\n", "€", "Ð", "¼", "é", "\x92", "â\x80\x99", " à", "ﬁ"),
+    *("plain ", "“q”", "â€œ", "Ã©", "cafÃ© ", "\n", "€", "Ð", "¼", "é", "\x92", "â\x80\x99", " à", "ﬁ", "\r"),
+    *("e\u0301", "\u0301", "A\u030a"),
 ]
 
 
@@ -135,6 +137,18 @@ def test_masks(mask: Any, text: str, expected: str | None, count: int) -> None:
     assert mask(text) == (text if expected is None else expected, count)
 
 
+ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
+LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+EMAIL = rf"(?<![A-Za-z0-9.@])(?:{ATOM}|\.(?={ATOM})){{1,64}}@(?:{LABEL}\.)+[A-Za-z]{{2,63}}(?![\w@])"
+
+
+@settings(max_examples=500)
+@given(st.lists(st.sampled_from(["a", "b1", ".", "@", "x@y.org", "com", "-", "+", " ", "é", "a" * 63]), max_size=14))
+def test_addresses_are_those_of_one_pattern(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert mask_emails(text) == re.subn(EMAIL, "email@example.com", text)
+
+
 @given(st.text("a1.@:+- ()-\n2568", max_size=60))
 def test_masks_find_nothing_in_what_they_leave(text: str) -> None:
     for mask in (mask_emails, mask_ips, mask_phones):
@@ -146,3 +160,8 @@ def test_long_runs_are_masked_in_bounded_time() -> None:
     for text in ("a" * 300_000 + "@", "1." * 150_000, ":" * 300_000, "+1 " * 100_000, "a." * 150_000 + "@b.c"):
         for mask in (mask_emails, mask_ips, mask_phones):
             mask(text)
+
+
+def test_repair_takes_time_with_the_length_and_no_more() -> None:
+    line = "plain " * 100_000
+    assert repair()(f"é\n{line}\nâ€œ{line}") == f"é\n{line}\n“{line}"
