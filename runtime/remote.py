@@ -23,7 +23,17 @@ from gristmill.runtime.retries import ShortReadError, is_passing, status_of
 __all__ = ["RemoteObject", "RemoteStore"]
 
 _GENERATIONS = frozenset({"gs", "gcs"})
-_VERSION_KEYS = ("generation", "ETag", "etag", "content_md5", "mtime", "LastModified", "last_modified", "created")
+_VERSION_KEYS = (
+    "generation",
+    "ETag",
+    "etag",
+    "blob_id",
+    "content_md5",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "created",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
