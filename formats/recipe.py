@@ -50,6 +50,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAME_SAYS = "letters, digits, dots, dashes and underscores, starting with a letter or digit"
 _ID_SAYS = f"{_NAME_SAYS}, not ending in .npy"
 _MOST_TOKENS_PER_SHARD = 2**40
+_READING = (
+    *("format", "text_field", "extra_text_field", "separator", "template", "html", "document"),
+    *("bad_records", "invalid_text", "expect_damaged"),
+)
 _PLACES = ("files", "hub", "materialize")  # say where a source's files lie, which decides no document
 
 
@@ -118,6 +122,11 @@ class SourceSettings:
     def form(self) -> TextForm:
         """How the text is put together from a record's fields."""
         return text_form(self.text_field, self.extra_text_field, self.separator, self.template)
+
+    def reading(self) -> dict[str, Any]:
+        """What decides which texts and addresses reading gives, before any of them is cleaned."""
+        address = self.clean.url_field if self.clean.url_lists else None
+        return {name: getattr(self, name) for name in _READING} | {"address": address}
 
     def identity(self) -> dict[str, Any]:
         """Everything that decides the source's documents, without where the files lie, how much is taken of
@@ -299,6 +308,7 @@ def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
         clean=read_clean(table, clean),
         limits=read_limits(table),
         hub=read_hub(table),
+        materialize=bool(table.take("materialize", bool, False)),
     )
     if table.has("separator") and not table.has("extra_text_field"):
         table.note("separator", "joins text_field and extra_text_field, but there is no extra_text_field")

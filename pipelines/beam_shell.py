@@ -20,6 +20,7 @@ from gristmill.pipelines.finish import finish
 from gristmill.pipelines.index import blend_split, close_blend, close_index, index_member, plan_index
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Split, read_plan
+from gristmill.pipelines.raw import copies, copy_split
 from gristmill.pipelines.scan import partition_keys, scan_split
 from gristmill.pipelines.shards import assemble_shard, plan_shards
 from gristmill.pipelines.stages import close_clean, close_download, close_tokenize
@@ -135,11 +136,19 @@ def _work(items: Any, stage: str, name: str, work: Callable[[Job, Any], Any], jo
 
 
 def _download(done: Any, job: Job) -> Any:
-    return done | "Download: receipt" >> beam.Map(_close_download, job)
+    reports = _work(_items(done, "Download", _splits_to_copy, job), "Download", "copy", copy_split, job)
+    return (
+        reports | "Download: gather" >> beam.combiners.ToList() | "Download: receipt" >> beam.Map(_close_download, job)
+    )
 
 
-def _close_download(_: object, job: Job) -> int:
-    close_download(job)
+def _splits_to_copy(job: Job) -> list[Split]:
+    return copies(job, read_plan(job.corpus))
+
+
+def _close_download(reports: list[Report], job: Job) -> int:
+    if job.source is None or not reports:
+        close_download(job, reports)
     return 0
 
 

@@ -19,7 +19,7 @@ from gristmill.pipelines.dedup import read_drops
 from gristmill.pipelines.encoders import encoder_of
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Split
-from gristmill.pipelines.read import read_split
+from gristmill.pipelines.raw import read_records
 from gristmill.pipelines.records import Batch, RecordAccount
 from gristmill.pipelines.scan import read_keys, split_result, write_rejects
 from gristmill.pipelines.spill import SpillWriter, early_digest, early_spill, settle, spill_path
@@ -79,7 +79,7 @@ def _spill(
     account = RecordAccount("skip" if source.clean.enabled else source.bad_records)
     encoder = encoder_of(job)
     with SpillWriter(job, split, item_digest) as spill:
-        for batch in _selected(read_split(split, source, account), kept):
+        for batch in _selected(read_records(job, split, source, account), kept):
             if source.clean.enabled:
                 batch = clean_again(batch, source.clean)
             spill.add(batch.records, encoder.encode(batch.texts))

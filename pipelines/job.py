@@ -108,6 +108,10 @@ def make_job(
     for stage in STAGES:
         above = digest({"stage": stage, "above": above, "settings": settings[stage]})
         digests[stage] = above
+    copied = [split.reading for split in plan.splits if recipe.sources[split.source].materialize]
+    if copied:  # which no later stage's work depends on
+        settings["download"]["copies"] = digest(copied)
+        digests["download"] = digest({"above": digests["download"], "copies": copied})
     return Job(
         corpus=recipe.output,
         recipe=recipe,

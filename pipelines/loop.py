@@ -20,6 +20,7 @@ from gristmill.pipelines.job import Job
 from gristmill.pipelines.near_pairs import distinct_pairs, near_partitions, partition_pairs
 from gristmill.pipelines.near_verify import verify_pairs
 from gristmill.pipelines.plan import Split, read_plan
+from gristmill.pipelines.raw import copies, copy_split
 from gristmill.pipelines.scan import partition_keys, scan_split
 from gristmill.pipelines.shards import assemble_shard, plan_shards
 from gristmill.pipelines.stages import close_clean, close_download, close_tokenize
@@ -53,7 +54,7 @@ def run_loop(job: Job, stages: Sequence[str], *, write_manifest: bool, pool: Ite
     splits = read_plan(job.corpus).splits
     for stage in stages:
         if stage == "download":
-            close_download(job)
+            _download(job, do)
         elif stage == "clean":
             _clean(job, splits, do)
         elif stage == "tokenize":
@@ -68,6 +69,12 @@ def run_loop(job: Job, stages: Sequence[str], *, write_manifest: bool, pool: Ite
 
 def _here(work: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]:
     return [work(item) for item in items]
+
+
+def _download(job: Job, do: _Map) -> None:
+    copied = do(partial(copy_split, job), copies(job, read_plan(job.corpus)))
+    if job.source is None or not copied:
+        close_download(job, copied)
 
 
 def _clean(job: Job, splits: Sequence[Split], do: _Map) -> None:

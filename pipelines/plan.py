@@ -78,6 +78,7 @@ class Split:
         number: number within the run, in order of priority; records are ranked by it.
         extents: what to read, in order.
         digest: digest of what its records follow from: inputs, extents and the source's settings.
+        reading: digest of what the reading of them follows from: the same without how they are cleaned.
     """
 
     source: int
@@ -85,6 +86,7 @@ class Split:
     number: int
     extents: tuple[Extent, ...]
     digest: str
+    reading: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,18 +138,19 @@ def plan_run(recipe: Recipe) -> Plan:
                     part=part,
                     number=len(splits),
                     extents=tuple(extents),
-                    digest=_split_digest(source, files, extents),
+                    digest=_split_digest(source.identity(), files, extents),
+                    reading=_split_digest(source.reading(), files, extents),
                 )
             )
     return Plan(inputs=tuple(inputs), splits=tuple(splits))
 
 
-def _split_digest(source: SourceSettings, files: tuple[InputFile, ...], extents: list[Extent]) -> str:
+def _split_digest(settings: dict[str, Any], files: tuple[InputFile, ...], extents: list[Extent]) -> str:
     parts = [
         [files[extent.file].relative, files[extent.file].checksum, extent.format, extent.start, extent.end]
         for extent in extents
     ]
-    return digest({"reader": _READER_VERSION, "source": source.identity(), "extents": parts})
+    return digest({"reader": _READER_VERSION, "source": settings, "extents": parts})
 
 
 def _extents(files: tuple[InputFile, ...], source: SourceSettings) -> Iterator[tuple[int, Extent]]:

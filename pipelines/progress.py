@@ -18,6 +18,7 @@ __all__ = ["Progress"]
 
 _SECONDS = 0.5
 _WORDS = {
+    "download": "splits copied",
     "scan": "splits scanned",
     "encode": "splits encoded",
     "assemble": "shards written",

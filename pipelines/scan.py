@@ -21,7 +21,7 @@ from gristmill.pipelines.encoders import encoder_of
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.near_scan import NearWriter
 from gristmill.pipelines.plan import Split
-from gristmill.pipelines.read import read_split
+from gristmill.pipelines.raw import read_records
 from gristmill.pipelines.records import Batch, RecordAccount
 from gristmill.pipelines.spill import SPILL_STEP, SpillWriter, early_digest
 
@@ -80,7 +80,7 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     spill = None if encoder is None else SpillWriter(job, split, early_digest(job, split))
     near = None if near_settings is None else NearWriter(job, split, near_settings)
     with spill or contextlib.nullcontext(), near or contextlib.nullcontext():
-        for batch in read_split(split, source, account):
+        for batch in read_records(job, split, source, account):
             kept = clean_batch(batch, source.clean, account, where) if source.clean.enabled else batch
             own = _keys(kept)
             read += _size(own) if kept is batch else _text_size(batch)

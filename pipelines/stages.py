@@ -8,7 +8,7 @@ import contextlib
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import xxhash
@@ -27,6 +27,7 @@ from gristmill.pipelines.encoders import TOKENIZER_FILES
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.limits import OVER_LIMIT, cut_reports
 from gristmill.pipelines.plan import Plan, read_plan
+from gristmill.pipelines.raw import copied_files, copies
 from gristmill.pipelines.scan import keys_path, rejects_path
 from gristmill.pipelines.shards import shard_item
 from gristmill.pipelines.spill import SPILL_STEP, token_rejects_path
@@ -99,14 +100,25 @@ def _sweep_receipts(job: Job, step: str, items: Iterable[str]) -> None:
     sweep(job, folder, (f"{folder}/{item}.json" for item in items))
 
 
-def close_download(job: Job) -> Result:
-    """Pins the inputs: from here on, what a run reads is written down."""
+def close_download(job: Job, results: Sequence[Result] = ()) -> Result:
+    """Pins the inputs: from here on, what a run reads is written down. Removes copies that no source asks for.
+
+    Args:
+        job: the run.
+        results: what copying came to, for each split that is copied.
+
+    Raises:
+        DataError: a split that was to be copied was not.
+    """
     plan = read_plan(job.corpus)
+    files = copied_files(job, plan, list(results))
+    sweep(job, "raw", files)
+    _sweep_receipts(job, "download", (job.item(split) for split in copies(job, plan)))
     counts = {
         source.id: {"files": len(files), "bytes": sum(file.size for file in files)}
         for source, files in zip(job.recipe.sources, plan.inputs, strict=True)
     }
-    return write_stage(job, "download", {}, {"sources": counts})
+    return write_stage(job, "download", files, {"sources": counts})
 
 
 def close_clean(job: Job, scans: list[Result], drops: list[Result]) -> Result:

@@ -27,6 +27,7 @@ from gristmill.pipelines.job import Job, make_job
 from gristmill.pipelines.limits import limited_plan, source_limits
 from gristmill.pipelines.plan import Plan, plan_run, write_plan
 from gristmill.pipelines.progress import Progress
+from gristmill.pipelines.raw import copies
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import RecordAccount
 from gristmill.pipelines.run_lock import working_on
@@ -342,6 +343,7 @@ def _sample(recipe: Recipe, plan: Plan) -> list[str]:
 
 def _expected(job: Job, plan: Plan) -> dict[str, int]:
     return {
+        "download": len(copies(job, plan)),
         "scan": sum(job.scans(split) for split in plan.splits),
         "encode": sum(job.wants(split.source) for split in plan.splits),
     }

@@ -294,6 +294,7 @@ class TestSecrets:
             {
                 "dataset": NAME,
                 "data_files": "train.jsonl",
+                "materialize": True,
             },
             options={"quiet": False},
         )

@@ -1,0 +1,190 @@
+"""Copies of what sources give, below ``raw/`` in the corpus: Parquet, zstd, split for split, when a recipe asks for it.
+
+A copy holds what reading a split gives, text and number of every good record, and its receipt holds the account of the
+reading: what was left out and why, and the digests of what was read. Whoever reads the copy in place of the input so
+ends with the same batches, counts and digests, and no later byte depends on whether there is one. The price: a copy is
+of the chosen fields, so another `text_field` makes another copy. As plain Parquet, with the column `text`, it can be a
+source of other recipes too.
+"""
+
+import io
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gristmill.formats.errors import DataError, InputError
+from gristmill.formats.fingerprint import digest
+from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
+from gristmill.formats.recipe import SourceSettings
+from gristmill.formats.storage import FileFacts, Publication, open_read, publish
+from gristmill.pipelines.job import Job
+from gristmill.pipelines.plan import Plan, Split
+from gristmill.pipelines.read import read_split
+from gristmill.pipelines.records import Batch, RecordAccount
+
+__all__ = ["copied_files", "copies", "copy_split", "raw_path", "read_records"]
+
+_STEP = "download"
+_VERSION = 1
+_GROUP_CHARS = 16 << 20
+_GROUP_ROWS = 64 << 10
+_ROWS = 256
+_SCHEMA = pa.schema([("record", pa.uint32()), ("text", pa.large_string()), ("url", pa.string())])
+
+
+def raw_path(source_id: str, part: int) -> str:
+    """Path of a split's copy, relative to the corpus."""
+    return f"raw/{source_id}/part-{part:05d}.parquet"
+
+
+def copies(job: Job, plan: Plan) -> list[Split]:
+    """The splits that the run copies: those of sources that ask for it, and that the run reads."""
+    last = len(job.recipe.sources) if job.source is None else job.source
+    return [split for split in plan.splits if job.source_of(split).materialize and split.source <= last]
+
+
+def copy_split(job: Job, split: Split) -> dict[str, Any]:
+    """Copies a split unless its receipt is still valid; see the module.
+
+    Returns:
+        The item's result: split and source, records and bytes of the copy, and the copy's size and digest.
+
+    Raises:
+        InputError: a record is bad and the policy is "fail", or a file is damaged.
+        StorageError: a file cannot be read or written.
+    """
+    receipt = _receipt(job, split)
+    if receipt is None:
+        source = job.source_of(split)
+        name = raw_path(source.id, split.part)
+        account = RecordAccount(source.bad_records)
+        with publish(job.path(name)) as publication:
+            _write(publication, read_split(split, source, account))
+        facts = publication.facts()
+        result = {"file": {"path": name, "size": facts.size, "sha256": facts.sha256}, "account": _as_json(account)}
+        receipt = Receipt(digest=_digest(split), files={name: facts}, result=result)
+        write_receipt(item_receipt_path(job.corpus, _STEP, job.item(split)), receipt)
+    account_of = receipt.result["account"]
+    return {
+        "number": split.number,
+        "source": split.source,
+        "records": account_of["records"],
+        "bad": account_of["bad"],
+        "file": receipt.result["file"],
+    }
+
+
+def copied_files(job: Job, plan: Plan, results: list[dict[str, Any]]) -> dict[str, FileFacts]:
+    """The copies of a run by path.
+
+    Raises:
+        DataError: a split that was to be copied was not.
+    """
+    wanted = {split.number for split in copies(job, plan)}
+    if {result["number"] for result in results} != wanted:
+        raise DataError(f"{job.corpus}: {len(results)} copies of {len(wanted)} splits; run again")
+    files = (result["file"] for result in results)
+    return {str(file["path"]): FileFacts(file["size"], file["sha256"]) for file in files}
+
+
+def read_records(job: Job, split: Split, source: SourceSettings, account: RecordAccount) -> Iterator[Batch]:
+    """The good, non-empty texts of a split in order, from its copy where there is one; else as `read_split`.
+
+    Raises:
+        InputError: a record is bad and the policy is "fail", or a file is damaged.
+        StorageError: a file cannot be read.
+    """
+    receipt = _receipt(job, split) if source.materialize else None
+    if receipt is None:
+        yield from read_split(split, source, account)
+        return
+    _restore(account, receipt.result["account"])
+    path = job.path(raw_path(source.id, split.part))
+    with open_read(path) as raw:
+        try:
+            file = pq.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
+            addressed = bool(source.clean.url_lists)
+            for rows in file.iter_batches(_ROWS, use_threads=False):
+                addresses = rows.column("url").to_pylist() if addressed else None
+                yield Batch(rows.column("text").to_pylist(), rows.column("record").to_pylist(), addresses)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{path}: damaged copy: {error}; remove it and run again") from error
+
+
+def _digest(split: Split) -> str:
+    return digest({"step": _STEP, "version": _VERSION, "reading": split.reading})
+
+
+def _receipt(job: Job, split: Split) -> Receipt | None:
+    return valid_receipt(job.corpus, item_receipt_path(job.corpus, _STEP, job.item(split)), _digest(split))
+
+
+def _write(publication: Publication, batches: Iterator[Batch]) -> None:
+    """Writes batches as row groups of bounded size, cut by what they hold alone."""
+    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "write_statistics": False}
+    with (
+        pa.PythonFile(_Sink(publication), mode="w") as sink,
+        pq.ParquetWriter(sink, _SCHEMA, write_page_checksum=True, **options) as writer,
+    ):
+        held: list[pa.RecordBatch] = []
+        rows, chars = 0, 0
+        for batch in batches:
+            urls = batch.addresses or [None] * len(batch.texts)
+            columns = [
+                pa.array(batch.records, pa.uint32()),
+                pa.array(batch.texts, pa.large_string()),
+                pa.array(urls, pa.string()),
+            ]
+            held.append(pa.record_batch(columns, schema=_SCHEMA))
+            rows, chars = rows + len(batch.texts), chars + sum(map(len, batch.texts))
+            if chars >= _GROUP_CHARS or rows >= _GROUP_ROWS:
+                writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
+                held, rows, chars = [], 0, 0
+        if held:
+            writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
+
+
+class _Sink(io.RawIOBase):
+    """A publication as Arrow writes to it."""
+
+    def __init__(self, publication: Publication) -> None:
+        super().__init__()
+        self._publication = publication
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self._publication.size
+
+    def write(self, data: Any) -> int:
+        """Hands bytes on."""
+        view = memoryview(data)
+        self._publication.write(view)
+        return view.nbytes
+
+
+def _as_json(account: RecordAccount) -> dict[str, Any]:
+    return {
+        "records": account.records,
+        "bad": account.bad,
+        "dropped": dict(sorted(account.dropped.items())),
+        "counted": dict(sorted(account.counted.items())),
+        "samples": account.samples,
+        "inputs": [list(entry) for entry in account.inputs],
+        "last_bad": account.last_bad,
+    }
+
+
+def _restore(account: RecordAccount, kept: dict[str, Any]) -> None:
+    """Fills a fresh account with that of the reading; no rule of cleaning shares a reason with a reader's."""
+    account.records, account.bad = kept["records"], kept["bad"]
+    account.dropped, account.counted = Counter(kept["dropped"]), Counter(kept["counted"])
+    account.samples = list(kept["samples"])
+    account.inputs = [(int(file), str(found), int(end)) for file, found, end in kept["inputs"]]
+    account.last_bad = kept["last_bad"]
