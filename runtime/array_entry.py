@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 __all__ = ["ArrayEntry"]
 
-Index = tuple[slice, ...]
+_Index = tuple[slice, ...]
 
 _Put = Callable[[Any, Sharding, Sequence[NDArray[np.generic]], Sequence[jax.Device], bool], jax.Array]
 
@@ -33,7 +33,7 @@ def _direct_put() -> _Put | None:
 class ArrayEntry:
     """Makes global arrays of one shape, dtype and sharding. Safe to use from many threads."""
 
-    def __init__(self, shape: tuple[int, ...], sharding: Sharding, parts: Mapping[jax.Device, Index]) -> None:
+    def __init__(self, shape: tuple[int, ...], sharding: Sharding, parts: Mapping[jax.Device, _Index]) -> None:
         """Moves nothing.
 
         Args:
@@ -95,6 +95,6 @@ def _same(one: jax.Array, other: jax.Array) -> bool:
     )
 
 
-def _key(index: Index | None) -> tuple[tuple[int | None, int | None], ...]:
+def _key(index: _Index | None) -> tuple[tuple[int | None, int | None], ...]:
     """An index as a value that can be looked up; slices cannot before Python 3.12."""
     return () if index is None else tuple((part.start, part.stop) for part in index)

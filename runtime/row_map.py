@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.index_order import OrderChange
 
-__all__ = ["Round", "RowMap", "rows_before", "Skips"]
+__all__ = ["Ranges", "Round", "RowMap", "rows_before", "Skips"]
 
 Ranges = tuple[tuple[int, int], ...]
 """Ranges of rows, each from its first to one past its last: sorted, none empty, none touching another."""
