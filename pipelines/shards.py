@@ -1,8 +1,8 @@
 """Plans and assembles shards: which documents of which spills go into which `.bin/.idx` pair, and where they came from.
 
 A document belongs to the shard floor(position of its first token / target), counted over the whole source, so shards
-are equal to within a document, keep the input's order, and do not depend on how the input was cut. Numbers that would
-be empty, because one document spans them, are closed up.
+are equal to within a document, keep the input's order, and do not depend on how the input was cut; only the list of
+records beside each names splits. Numbers that would be empty, because one document spans them, are closed up.
 """
 
 from collections import Counter
