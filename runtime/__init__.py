@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.formats.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from gristmill.formats.retries import Retries
     from gristmill.runtime.batches import Batch, TokenBatches
     from gristmill.runtime.checkpoint import Checkpoints
     from gristmill.runtime.corpus import Corpus, open_corpus
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from gristmill.runtime.naming import make_megatron_fields
     from gristmill.runtime.object_storage import ObjectStorage
     from gristmill.runtime.presets import parity_options
-    from gristmill.runtime.retries import Retries
     from gristmill.runtime.setup_check import check_training_setup
     from gristmill.runtime.source import StreamSource
     from gristmill.runtime.streams import DocumentStream, MegatronStream, RowPiece, Stream

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from gristmill.formats.errors import SettingsError
+from gristmill.formats.retries import Retries
 from gristmill.formats.storage import is_local, local_path
-from gristmill.runtime.retries import Retries
 
 __all__ = ["chosen_mode", "object_storage", "ObjectStorage", "StorageMode"]
 

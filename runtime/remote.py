@@ -17,8 +17,8 @@ import fsspec
 from fsspec.asyn import AsyncFileSystem, sync
 
 from gristmill.formats.errors import CorpusError, StorageError
+from gristmill.formats.retries import ShortReadError, is_passing, status_of
 from gristmill.runtime.object_storage import ObjectStorage
-from gristmill.runtime.retries import ShortReadError, is_passing, status_of
 
 __all__ = ["RemoteObject", "RemoteStore"]
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from gristmill.formats.errors import CorpusError, GristmillError, SettingsError, StorageError
+from gristmill.formats.retries import Retries
 from gristmill.formats.storage import list_files, local_path
 from gristmill.runtime.corpus import open_corpus
 from gristmill.runtime.megatron import open_megatron
 from gristmill.runtime.object_storage import ObjectStorage
 from gristmill.runtime.remote_ranges import RemoteArray
-from gristmill.runtime.retries import Retries
 from gristmill.runtime.windows import open_windows
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from gristmill.formats.errors import CorpusError, FormatError, StorageError
 from gristmill.formats.npy import write_npy
+from gristmill.formats.retries import Retries, ShortReadError, is_passing, status_of
 from gristmill.runtime.object_storage import ObjectStorage, chosen_mode, object_storage
 from gristmill.runtime.remote import RemoteStore
 from gristmill.runtime.remote_ranges import GAP_BYTES, fetch_many, open_ends, open_remote_npy
-from gristmill.runtime.retries import Retries, ShortReadError, is_passing, status_of
 from gristmill.runtime.row_pattern import RowPattern
 
 SIZES = (0, 10, 5000, 300_000)
