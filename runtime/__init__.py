@@ -110,7 +110,7 @@ _MODULES = {
     "open_megatron": "megatron",
     "open_windows": "windows",
     "parity_options": "presets",
-    "Retries": "retries",
+    "Retries": "object_storage",
     "RowPiece": "streams",
     "Stream": "streams",
     "StreamSource": "source",
