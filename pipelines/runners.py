@@ -7,6 +7,7 @@ included; only a loop in one process lets the engine use them all. Whatever is c
 """
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -24,6 +25,7 @@ __all__ = [
     "LOOP",
     "LOOP_BYTES",
     "RunnerChoice",
+    "WORKER_BYTES",
 ]
 
 LOOP = "loop"
@@ -34,6 +36,9 @@ AUTO = "auto"
 
 LOOP_BYTES = 4 << 20
 """Below so much input, starting processes costs more than the work: `auto` does it all in its own."""
+
+WORKER_BYTES = 1 << 30
+"""Memory that a process may need; `auto` starts no more than the machine has room for."""
 
 _PRELOAD = ("gristmill.pipelines.scan", "gristmill.pipelines.encode", "gristmill.tokenize.engine")
 """What the first items need, imported by the processes while the launcher reads the tokenizer."""
@@ -122,7 +127,8 @@ def choose_runner(
 def _loop(name: str, input_bytes: int, splits: int, max_workers: int | None) -> RunnerChoice:
     cores = usable_cores()
     if max_workers is None:
-        max_workers = cores if name == AUTO and input_bytes >= LOOP_BYTES else 1
+        room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // WORKER_BYTES
+        max_workers = min(cores, max(1, room)) if name == AUTO and input_bytes >= LOOP_BYTES else 1
     workers = max(1, min(max_workers, splits))
     if workers == 1:
         return RunnerChoice(runner=LOOP, flags=(), engine_threads=cores, says=f"this process, {cores} engine threads")
