@@ -236,9 +236,18 @@ class _Sampler:
             size += sum(map(len, kept.texts))
             if amount is None and size >= _PLACE_BYTES:
                 break
+        texts = self._within_bounds(texts)
         tally.documents += len(texts)
         tally.tokens += self._tokens(texts)
         tally.amount += account.records if amount is None else amount
+
+    def _within_bounds(self, texts: list[str]) -> list[str]:
+        """The texts that are neither too short nor too long in tokens, where the source has a rule on that."""
+        clean = self._source.clean
+        most = float("inf") if clean.max_tokens is None else clean.max_tokens
+        if not clean.enabled or (not clean.min_tokens and clean.max_tokens is None):
+            return texts
+        return [text for text in texts if clean.min_tokens <= self._tokens([text]) - 1 <= most]
 
     def _tokens(self, texts: list[str]) -> float:
         """Tokens of documents; a long one is encoded in part."""

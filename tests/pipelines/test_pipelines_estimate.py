@@ -212,3 +212,11 @@ def test_files_are_taken_evenly() -> None:
     files = [file(number) for number in range(100)]
     assert [entry.path for entry in estimate._spaced(files, 4)] == ["12", "37", "62", "87"]
     assert estimate._spaced(files[:3], 4) == files[:3]
+
+
+def test_documents_that_bounds_in_tokens_leave_out_do_not_count(workshop: Any, estimated: Any) -> None:
+    texts = make_texts(2000)
+    workshop.jsonl("a.jsonl", texts)
+    kept = [text for text in texts if 30 <= len(text.split()) <= 80]
+    assert len(kept) < 0.6 * len(texts)
+    near(estimated("a.jsonl", clean={"min_tokens": 30, "max_tokens": 80}), kept)
