@@ -8,6 +8,7 @@ never on runner or workers, which is what makes the corpus the same wherever it 
 import itertools
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,6 +41,7 @@ PLAN_NAME = "_stages/plan.json"
 
 _READER_VERSION = 1
 _FILES_PER_SPLIT = 4096
+_THREADS = 16
 _KEY_BYTES_PER_PARTITION = 2 << 30
 
 
@@ -154,21 +156,35 @@ def _split_digest(settings: dict[str, Any], files: tuple[InputFile, ...], extent
 
 
 def _extents(files: tuple[InputFile, ...], source: SourceSettings) -> Iterator[tuple[int, Extent]]:
-    """(bytes, extent) of every file, in order."""
-    for number, file in enumerate(files):
-        if file.format == "parquet":
-            yield from _groups(number, file, _row_groups(file))
-        elif file.format == "arrow" and (batches := arrow_batches(file.path)) is not None:
-            yield from _groups(number, file, [size for _, size in batches])
-        elif file.compression is None and (
-            file.format == "jsonl" or (file.format == "text" and source.document == "line")
-        ):
-            pieces = max(1, -(-file.size // SPLIT_BYTES))
-            bounds = [file.size * piece // pieces for piece in range(pieces + 1)]
-            for start, end in itertools.pairwise(bounds):
-                yield end - start, _extent(number, file, start, end, whole=pieces == 1)
-        else:
-            yield file.size, _extent(number, file, 0, file.size, whole=True)
+    """(bytes, extent) of every file, in order; what files say of their groups of rows is read ahead, side by side."""
+    pool = ThreadPoolExecutor(_THREADS)
+    try:
+        for number, (file, sizes) in enumerate(zip(files, pool.map(_group_sizes, files), strict=True)):
+            yield from _file_extents(number, file, sizes, source)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _group_sizes(file: InputFile) -> list[int] | None:
+    """Bytes of every group of rows of a file; None where it has none that it could be cut between."""
+    if file.format == "parquet":
+        return _row_groups(file)
+    batches = arrow_batches(file.path) if file.format == "arrow" else None
+    return None if batches is None else [size for _, size in batches]
+
+
+def _file_extents(
+    number: int, file: InputFile, sizes: list[int] | None, source: SourceSettings
+) -> Iterator[tuple[int, Extent]]:
+    if sizes is not None:
+        yield from _groups(number, file, sizes)
+    elif file.compression is None and (file.format == "jsonl" or (file.format == "text" and source.document == "line")):
+        pieces = max(1, -(-file.size // SPLIT_BYTES))
+        bounds = [file.size * piece // pieces for piece in range(pieces + 1)]
+        for start, end in itertools.pairwise(bounds):
+            yield end - start, _extent(number, file, start, end, whole=pieces == 1)
+    else:
+        yield file.size, _extent(number, file, 0, file.size, whole=True)
 
 
 def _extent(number: int, file: InputFile, start: int, end: int, *, whole: bool) -> Extent:
