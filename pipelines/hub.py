@@ -136,12 +136,22 @@ def hub_size(url: str) -> int:
             follow_redirects=False,  # the size of a file in large storage is told before the way there
         )
         _check(answer)
-        size = answer.headers.get("x-linked-size") or answer.headers.get("content-length") or ""
+        name = "x-linked-size" if answer.status_code >= 300 else "content-length"
+        size = answer.headers.get(name) or _told_by_range(address)
         if not size.isdecimal():
             raise StorageError(f"{url}: the hub tells no size")
         return int(size)
 
     return _asked(url, ask)
+
+
+def _told_by_range(address: str) -> str:
+    """The size that an answer to a range tells, wherever the hub redirects to; empty for none."""
+    headers = {**_headers(), "Range": "bytes=0-0", "Accept-Encoding": "identity"}
+    with _session().stream("GET", address, headers=headers, timeout=_TIMEOUT_SECONDS, follow_redirects=True) as answer:
+        if answer.status_code != 416:  # a file of no bytes has no first one
+            _check(answer)
+        return str(answer.headers.get("content-range", "")).rpartition("/")[2]
 
 
 def _address(url: str) -> str:

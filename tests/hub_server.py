@@ -66,6 +66,7 @@ class Hub:
         token: the one that opens gated datasets.
         ranges: whether byte ranges are served.
         elsewhere: where large files are redirected to; None for this server.
+        cached: whether other files are redirected too, to a cache of the hub's, by a relative address.
     """
 
     def __init__(self) -> None:
@@ -76,6 +77,7 @@ class Hub:
         self.token = "hf_secret"
         self.ranges = True
         self.elsewhere: str | None = None
+        self.cached = False
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
@@ -135,6 +137,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
             elif path.startswith("/large/"):
                 self._large(path, fault)
+            elif path.startswith("/api/resolve-cache/"):
+                self._resolve(path.replace("/api/resolve-cache", "", 1), given, fault, cached=True)
             elif path.startswith("/api/datasets/"):
                 self._api(url, given)
             elif path.startswith("/datasets/"):
@@ -180,7 +184,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self._answer(404, b'{"error": "no such revision"}', {"X-Error-Code": "RevisionNotFound"})
             return known.get(revision)
 
-        def _resolve(self, path: str, given: str, fault: Fault | None) -> None:
+        def _resolve(self, path: str, given: str, fault: Fault | None, *, cached: bool = False) -> None:
             match = re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.*)", path)
             repository = self._repository(match[1], given) if match else self._answer(404, b"", {})
             if match is None or repository is None:
@@ -198,6 +202,10 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 where = f"{hub.elsewhere or hub.address}/large/{signed}"
                 headers |= {"X-Linked-Size": str(len(data)), "X-Linked-ETag": f'"{_sha256(data)}"'}
                 self._answer(302, b"", {**headers, "Location": where})
+                return
+            if hub.cached and not cached:
+                where = "/api/resolve-cache" + urllib.parse.quote(path)
+                self._answer(307, b"Temporary Redirect", {**headers, "Location": where})
                 return
             self._data(data, {**headers, "ETag": f'"{_blob(data)}"'}, fault)
 

@@ -206,9 +206,11 @@ class TestTransfers:
     def fault(self, kind: str, match: str, **settings: Any) -> Any:
         return sys.modules["hub_server"].Fault(kind, match, **settings)
 
+    @pytest.mark.parametrize("cached", [False, True])
     @pytest.mark.parametrize("large", [(), ("a b/ü.bin",)])
-    def test_any_range(self, hub: Any, large: tuple[str, ...]) -> None:
+    def test_any_range(self, hub: Any, large: tuple[str, ...], cached: bool) -> None:
         url = self.url(hub, large=large)
+        hub.cached = cached
         assert hub_range(url, 5, 300) == self.DATA[5:305]
         with open_read(url) as file:
             assert file.read() == self.DATA
@@ -316,7 +318,10 @@ class TestSecrets:
             assert not other.tokens
 
 
-def test_a_corpus_is_the_same_from_the_hub_and_from_a_copy(hub: Any, workshop: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"max_workers": 2}, {"runner": "FnApiRunner"}], ids=["loop", "pool", "Beam"])
+def test_a_corpus_is_the_same_from_the_hub_and_from_a_copy(
+    hub: Any, workshop: Any, tmp_path: Path, options: dict[str, Any]
+) -> None:
     files = {
         "data/train-00000-of-00002.parquet": parquet([f"row {number}" for number in range(50)], rows=7),
         "data/train-00001-of-00002.parquet": parquet([f"column {number}" for number in range(40)], rows=9),
@@ -324,7 +329,7 @@ def test_a_corpus_is_the_same_from_the_hub_and_from_a_copy(hub: Any, workshop: A
     hub.add(NAME, {"README.md": b"# nothing", **files}, large=list(files))
     for name, data in files.items():
         workshop.write(f"copy/{name}", data)
-    workshop.prepare({"dataset": NAME}, output=str(tmp_path / "remote"))
+    workshop.prepare({"dataset": NAME}, output=str(tmp_path / "remote"), options=options)
     workshop.prepare({"files": [f"{workshop.folder}/copy"]}, output=str(tmp_path / "local"))
     assert workshop.tree(tmp_path / "remote") == workshop.tree(tmp_path / "local")
     assert len(workshop.texts("s0", tmp_path / "remote")) == 90
