@@ -1,0 +1,197 @@
+"""The image and the Flex Template, read and checked without an engine that builds them."""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from gristmill import __version__
+from gristmill.dataflow.flags import FLAGS
+from gristmill.dataflow.launch import add_arguments
+from gristmill.dataflow.template import template_files
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "dataflow" / "container"
+PINNED = re.compile(r"^([a-z0-9][a-z0-9.-]*)==(\S+) --hash=sha256:([0-9a-f]{64})$")
+COMPILERS = re.compile(r"\b(gcc|g\+\+|clang|build-essential|make|cargo|rustc|apt-get|apk|git)\b")
+
+Instruction = tuple[str, str]
+
+
+def stages() -> list[tuple[str, list[Instruction]]]:
+    """The stages of the Dockerfile: its base, and its instructions."""
+    text = (FOLDER / "Dockerfile").read_text("utf-8")
+    lines = re.sub(r"\\\n\s*", "", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)).splitlines()
+    found: list[tuple[str, list[Instruction]]] = []
+    for line in filter(None, lines):
+        word, _, rest = line.partition(" ")
+        if word == "FROM":
+            found.append((rest, []))
+        else:
+            found[-1][1].append((word, rest))
+    return found
+
+
+def locked() -> dict[str, Version]:
+    """The versions of the lock by name; every line is one version of one file."""
+    lines = (FOLDER / "requirements.lock").read_text("utf-8").splitlines()
+    entries = [PINNED.match(line) for line in lines if not line.startswith("#")]
+    assert all(entries), "each line pins one version with one checksum"
+    return {canonicalize_name(entry[1]): Version(entry[2]) for entry in entries if entry}
+
+
+def test_every_base_is_pinned_by_a_tag() -> None:
+    for base, _ in stages():
+        assert re.fullmatch(r"\S+:[\w.-]*\d[\w.-]*(@sha256:[0-9a-f]{64})?( AS \w+)?", base), base
+        assert not base.startswith("python:") or "-slim" in base
+
+
+def test_only_known_instructions_are_used() -> None:
+    known = {"COPY", "RUN", "ENV", "USER", "WORKDIR", "ENTRYPOINT"}
+    assert {word for _, body in stages() for word, _ in body} <= known
+
+
+def test_the_last_stage_runs_as_nobody_special_and_holds_no_compiler() -> None:
+    _, body = stages()[-1]
+    users = [rest for word, rest in body if word == "USER"]
+    assert users == ["gristmill"]
+    assert [word for word, _ in body].index("USER") > max(at for at, (word, _) in enumerate(body) if word == "RUN")
+    assert not [rest for word, rest in body if word == "RUN" and COMPILERS.search(rest)]
+    assert not [rest for word, rest in body if word == "RUN" and "pip" in rest], "libraries come from the build stage"
+
+
+def test_what_the_stages_copy_is_there() -> None:
+    names = {base.split(" AS ")[1] for base, _ in stages() if " AS " in base}
+    for _, body in stages():
+        for rest in (rest for word, rest in body if word == "COPY"):
+            words = rest.split()
+            if words[0].startswith("--from="):
+                assert words[0].removeprefix("--from=") in names
+            else:
+                assert (ROOT / words[0]).exists(), rest
+
+
+def test_the_image_starts_as_a_worker_and_as_a_launcher() -> None:
+    _, body = stages()[-1]
+    assert ("ENTRYPOINT", '["/opt/apache/beam/boot"]') in body
+    (settings,) = (rest for word, rest in body if word == "ENV")
+    values = dict(entry.split("=", 1) for entry in settings.split())
+    assert values["FLEX_TEMPLATE_PYTHON_PY_FILE"] == "/opt/gristmill/launch_template.py"
+    assert not [name for name in values if name.endswith(("REQUIREMENTS_FILE", "SETUP_FILE"))], "all is in the image"
+    assert values["TOKENIZERS_PARALLELISM"] == "false"
+    assert values["RAYON_NUM_THREADS"] == "1"
+
+
+def test_tags_and_lock_agree() -> None:
+    bases = " ".join(base for base, _ in stages())
+    beam = locked()["apache-beam"]
+    assert f"apache/beam_python3.11_sdk:{beam} AS beam" in bases
+    assert {re.match(r"python:(\d+\.\d+)", base)[1] for base, _ in stages() if base.startswith("python:")} == {"3.11"}  # type: ignore[index]
+    (header, *_) = (FOLDER / "requirements.lock").read_text("utf-8").splitlines()
+    assert header.endswith("Python 3.11")
+
+
+def needed(extra: str) -> set[Requirement]:
+    found = set()
+    for requirement in map(Requirement, importlib.metadata.requires("gristmill") or []):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            found.add(requirement)
+    return found
+
+
+@pytest.mark.parametrize("extra", ["prepare", "dataflow"])
+def test_the_lock_meets_what_the_package_asks_for(extra: str) -> None:
+    versions = locked()
+    for requirement in needed(extra):
+        name = canonicalize_name(requirement.name)
+        if name != "gristmill":
+            assert name in versions, f"{name} is not in the lock: run dataflow/container/lock"
+            assert requirement.specifier.contains(versions[name]), f"{requirement}: run dataflow/container/lock"
+
+
+def test_the_lock_brings_no_library_of_another_side() -> None:
+    assert not {"jax", "grain", "torch", "megatron-core", "pytest", "gristmill"} & set(locked())
+
+
+def test_the_files_of_the_template_are_what_the_launcher_makes() -> None:
+    for name, data in template_files().items():
+        assert (FOLDER / name).read_bytes() == data, "python -m gristmill.dataflow.template dataflow/container"
+    assert f":{__version__}" in json.loads(template_files()["image_spec.json"])["image"]
+
+
+def parameters() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((FOLDER / "metadata.json").read_bytes())["parameters"]
+    return found
+
+
+def test_the_parameters_are_the_launchers_flags() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    taken = {name for action in parser._actions for name in action.option_strings}
+    names = {f"--{entry['name']}" for entry in parameters()}
+    own = names - {"--sdk_container_image"}
+    assert own <= taken
+    switches = {"--dry-run", "--wait", "--verbose", "--help", "-h"}
+    assert own == taken - switches, "a template cannot watch or wait, but has all else"
+    assert own == {flag.name for flag in FLAGS if flag.pattern}
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("recipe", "gs://b/recipes/web.toml", "recipes/web.toml"),
+        ("output", "gs://bucket/corpora/web", "s3://bucket/corpora/web"),
+        ("from", "tokenize", "tokenise"),
+        ("to", "blend", "manifest"),
+        ("source", "web-2.0", "-web"),
+        ("sdk_container_image", "us-central1-docker.pkg.dev/p/r/gristmill:0.1.0", "gristmill"),
+    ],
+)
+def test_each_parameter_is_validated(name: str, right: str, wrong: str) -> None:
+    (entry,) = (entry for entry in parameters() if entry["name"] == name)
+    (pattern,) = entry["regexes"]
+    assert re.fullmatch(pattern, right)
+    assert not re.fullmatch(pattern, wrong)
+    assert entry["label"]
+    assert entry["helpText"].endswith(".")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("google.cloud.dataflow_v1beta3") is None if importlib.util.find_spec("google") else True,
+    reason="Google's message types are not installed: pip install 'gristmill[dataflow]'",
+)
+def test_metadata_and_image_spec_are_messages_of_googles() -> None:
+    from google.cloud import dataflow_v1beta3
+
+    metadata = dataflow_v1beta3.TemplateMetadata.from_json((FOLDER / "metadata.json").read_text("utf-8"))
+    assert [entry.name for entry in metadata.parameters] == [entry["name"] for entry in parameters()]
+    assert not [entry for entry in metadata.parameters if entry.param_type.name == "DEFAULT"]
+    spec = json.loads((FOLDER / "image_spec.json").read_text("utf-8"))
+    read = dataflow_v1beta3.ContainerSpec.from_json(json.dumps(spec))
+    assert read.sdk_info.language.name == "PYTHON"
+    assert read.metadata == metadata
+    with pytest.raises(Exception, match="no field named"):
+        dataflow_v1beta3.ContainerSpec.from_json(json.dumps({**spec, "imagine": 1}))
+
+
+def test_the_template_launches_with_options_as_the_service_gives_them(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "dataflow" / "launch_template.py"), "--recipe=gs://x/y.toml", "also.toml"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert "name one recipe: `gristmill launch RECIPE …`, or --recipe=RECIPE" in done.stderr

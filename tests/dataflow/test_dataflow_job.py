@@ -1,0 +1,310 @@
+"""A launch on Dataflow from the first check to the same corpus, with everything of Google's on this machine.
+
+The levels: what is refused before anything is asked; translation without a network; translation and staging into a
+store; submission through to the end; and the staged pipeline itself, run by a worker process.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("apitools") is None,
+        reason="Beam's part for Google Cloud is absent, so no launch is tested: pip install 'gristmill[dataflow]'",
+    ),
+]
+
+IMAGE = "us-docker.pkg.dev/test-project/tools/gristmill:1"
+PLACES = (
+    *("--project=test-project", "--region=us-central1", "--temp_location=gs://test-bucket/tmp"),
+    f"--sdk_container_image={IMAGE}",
+)
+GIVEN = (
+    *("--machine_type=n2-highmem-4", "--disk_size_gb=77", "--max_num_workers=7", "--labels=team=data"),
+    *("--service_account_email=worker@test-project.iam.gserviceaccount.com", "--no_use_public_ips"),
+    *("--subnetwork=regions/us-central1/subnetworks/inner", "--experiments=min_cpu_platform=Intel Ice Lake"),
+    *("--dataflow_kms_key=projects/p/locations/l/keyRings/r/cryptoKeys/k", "--flexrs_goal=COST_OPTIMIZED"),
+    "--dataflow_service_options=enable_preflight_validation=false",
+)
+STEPS = (
+    "Clean: scan",
+    "Clean: by hash",
+    "Tokenize: encode",
+    "Tokenize: assemble",
+    "Index: build",
+    "Blend: build",
+    "Manifest",
+)
+REPLAY = """
+import sys
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.transforms import environments
+with open(sys.argv[1], "rb") as file:
+    pipeline = beam_runner_api_pb2.Pipeline.FromString(file.read())
+command = sys.executable + " -m apache_beam.runners.worker.sdk_worker_main"
+worker = environments.SubprocessSDKEnvironment.from_command_string(command).to_runner_api(None)
+for environment in pipeline.components.environments.values():
+    assert environment.urn == "beam:env:docker:v1", environment.urn
+    environment.urn, environment.payload = worker.urn, worker.payload
+    del environment.dependencies[:]
+FnApiRunner().run_via_runner_api(pipeline, PipelineOptions([])).wait_until_finish()
+"""
+
+
+def _service() -> ModuleType:
+    path = Path(__file__).parents[1] / "dataflow_service.py"
+    spec = importlib.util.spec_from_file_location("dataflow_service", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def cloud(store: Any, new_workshop: Any) -> Iterator[Any]:
+    """A workshop whose recipe reads from the store and writes there, and a Dataflow to launch it on."""
+    module, workshop = _service(), new_workshop()
+    lines = (json.dumps({"text": f"the quick fox {number % 70} " * (number % 9 + 1)}) for number in range(150))
+    store.put("in/a.jsonl", "\n".join(lines).encode())
+    store.put("in/b.jsonl", b'{"text": "another source"}\n' * 3 + b'{"text": "of four lines"}')
+    recipe = workshop.recipe(
+        {"id": "a", "files": [f"{store.url}/in/a.jsonl"], "weight": 0.7},
+        {"id": "b", "files": [f"{store.url}/in/b.jsonl"], "weight": 0.3},
+        name="Two.Sources",
+        output=f"{store.url}/out",
+        shards={"target_tokens": 800},
+        index={"sequence_length": 16, "samples": 40, "splits": "80,10,10"},
+    )
+    with module.running() as service:
+        key = module.key_file(service, workshop.folder)
+        environment = {**store.environment, "GOOGLE_APPLICATION_CREDENTIALS": str(key)}
+
+        def launch(*words: str, **more: str) -> Any:
+            return workshop.cli("launch", *words, timeout=300, **environment, **more)
+
+        yield SimpleNamespace(
+            store=store, service=service, recipe=recipe, launch=launch, environment=environment, key=key,
+            workshop=workshop, secret=module.SECRET,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def dry(cloud: Any) -> Any:
+    """A dry run with a Dataflow that nobody can reach, and the job that it wrote."""
+    path = cloud.workshop.folder / "dry.json"
+    before = cloud.store.names("")
+    done = cloud.launch(cloud.recipe, *PLACES, *GIVEN, "--dry-run", f"--dataflow_job_file={path}")
+    assert done.returncode == 0, done.stderr
+    assert cloud.store.names("") == before, "a dry run writes nothing"
+    return SimpleNamespace(said=done.stdout, told=done.stderr, job=json.loads(path.read_bytes()))
+
+
+@pytest.fixture(scope="module")
+def submitted(cloud: Any, dry: Any) -> Any:
+    """A launch that waited for its end, and the job as the service got it."""
+    done = cloud.launch(cloud.recipe, *PLACES, f"--dataflow_endpoint={cloud.service.address}", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert len(cloud.service.jobs) == 1
+    return SimpleNamespace(said=done.stdout, told=done.stderr, job=cloud.service.jobs[0])
+
+
+def pool(job: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = job["environment"]["workerPools"][0]
+    return found
+
+
+def staged(cloud: Any, job: dict[str, Any]) -> bytes:
+    """The pipeline that a job names, out of the store."""
+    url = job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
+    name = urllib.parse.quote(url.removeprefix("gs://test-bucket/"), safe="")
+    with urllib.request.urlopen(f"{cloud.store.address}/storage/v1/b/test-bucket/o/{name}?alt=media") as answer:
+        data: bytes = answer.read()
+        return data
+
+
+def test_a_dry_run_prices_each_stage(dry: Any) -> None:
+    rows = [line.split() for line in dry.said.splitlines()]
+    priced = {row[0]: row for row in rows if row and row[0] in {"download", "clean", "tokenize", "index", "blend"}}
+    assert list(priced) == ["download", "clean", "tokenize", "index", "blend"]
+    assert all(len(row) == 5 for row in priced.values())
+    assert "estimated from 2 input files" in dry.said
+    assert "fine: gs://test-bucket: lies in US-CENTRAL1" in dry.told
+
+
+def test_what_the_user_gives_reaches_the_job(dry: Any) -> None:
+    job, environment, workers = dry.job, dry.job["environment"], pool(dry.job)
+    assert job["type"] == "JOB_TYPE_BATCH"
+    assert workers["machineType"] == "n2-highmem-4"
+    assert workers["diskSizeGb"] == 77
+    assert workers["autoscalingSettings"]["maxNumWorkers"] == 7
+    assert workers["ipConfiguration"] == "WORKER_IP_PRIVATE"
+    assert workers["subnetwork"] == "regions/us-central1/subnetworks/inner"
+    assert environment["serviceAccountEmail"] == "worker@test-project.iam.gserviceaccount.com"
+    assert environment["serviceKmsKeyName"] == "projects/p/locations/l/keyRings/r/cryptoKeys/k"
+    assert environment["flexResourceSchedulingGoal"] == "FLEXRS_COST_OPTIMIZED"
+    assert "min_cpu_platform=Intel Ice Lake" in environment["experiments"]
+    assert "enable_preflight_validation=false" in environment["serviceOptions"]
+    assert job["labels"]["team"] == "data"
+
+
+def test_what_the_user_leaves_open_is_chosen(submitted: Any) -> None:
+    environment, workers = submitted.job["environment"], pool(submitted.job)
+    assert workers["machineType"] == "n2-standard-8"
+    assert workers["diskSizeGb"] == 51
+    assert workers["numThreadsPerWorker"] == 1
+    assert workers["autoscalingSettings"] == {"algorithm": 2, "maxNumWorkers": 1}, "2 is BASIC"
+    assert workers["workerHarnessContainerImage"] == IMAGE
+    (image,) = workers["sdkHarnessContainerImages"]
+    assert image["containerImage"] == IMAGE
+    assert image["useSingleCorePerContainer"] is True
+    assert {"use_runner_v2", "use_multiple_sdk_containers"} <= set(environment["experiments"])
+    assert submitted.job["labels"] == {"gristmill": "0-1-0", "gristmill-corpus": "two-sources"}
+
+
+def test_a_dry_run_says_the_job_that_is_submitted(dry: Any, submitted: Any) -> None:
+    def shape(value: Any) -> Any:
+        return sorted(value) if isinstance(value, dict) else type(value).__name__
+
+    assert set(submitted.job) <= set(dry.job) | {"clientRequestId"}
+    left_open = {name for name in pool(submitted.job) if name != "packages"}
+    assert left_open <= set(pool(dry.job)), "nothing is in the job that a dry run does not show"
+    ours, theirs = pool(dry.job)["sdkHarnessContainerImages"], pool(submitted.job)["sdkHarnessContainerImages"]
+    assert [shape(image) for image in ours] == [shape(image) for image in theirs]
+    assert [image["capabilities"] for image in ours] == [image["capabilities"] for image in theirs]
+
+
+def test_the_page_of_the_job_is_printed(submitted: Any) -> None:
+    url = "https://console.cloud.google.com/dataflow/jobs/us-central1/job-0?project=test-project"
+    assert f"job job-0 {url}" in submitted.said.splitlines()
+
+
+def test_the_service_is_asked_with_the_default_credentials_and_the_job_holds_none(
+    cloud: Any, submitted: Any, dry: Any
+) -> None:
+    assert cloud.service.authorised == [f"Bearer {cloud.secret}"]
+    key = json.loads(cloud.key.read_text("utf-8"))
+    secrets = [cloud.secret, key["private_key_id"], key["private_key"].split("\n")[1], str(cloud.key)]
+    pipeline = staged(cloud, submitted.job).decode("latin-1")
+    for text in (json.dumps(submitted.job), json.dumps(dry.job), pipeline, submitted.said, submitted.told, dry.said):
+        assert not [secret for secret in secrets if secret in text]
+
+
+def test_the_staged_pipeline_has_every_step(cloud: Any, submitted: Any) -> None:
+    from apache_beam.portability.api import beam_runner_api_pb2
+
+    pipeline = beam_runner_api_pb2.Pipeline.FromString(staged(cloud, submitted.job))
+    names = {transform.unique_name for transform in pipeline.components.transforms.values()}
+    assert set(STEPS) <= names
+
+
+def test_the_staged_pipeline_gives_the_corpus_of_this_machine(cloud: Any, submitted: Any) -> None:
+    local = cloud.workshop.cli(
+        "prepare", cloud.recipe, "--runner", "loop", "--output", f"{cloud.store.url}/local", **cloud.environment
+    )
+    assert local.returncode == 0, local.stderr
+    assert "out/manifest.json" not in cloud.store.names("")
+    pipeline = cloud.workshop.folder / "pipeline.pb"
+    pipeline.write_bytes(staged(cloud, submitted.job))
+    done = subprocess.run(
+        [sys.executable, "-c", REPLAY, str(pipeline)],
+        env={**os.environ, **cloud.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = cloud.store.tree("out")
+    assert "manifest.json" in found
+    assert found == cloud.store.tree("local")
+
+
+def test_a_template_is_staged_without_asking_the_service(cloud: Any) -> None:
+    before = len(cloud.service.jobs)
+    template = f"{cloud.store.url}/templates/job"
+    done = cloud.launch(
+        f"--recipe={cloud.recipe}", *PLACES, "--runner=DataflowRunner", f"--output={cloud.store.url}/templated",
+        f"--template_location={template}", "--job_name=templated",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"template {template}" in done.stderr
+    assert "templates/job" in cloud.store.names("")
+    assert len(cloud.service.jobs) == before
+
+
+def test_memory_is_asked_for_only_where_the_service_places_by_it(cloud: Any) -> None:
+    path = cloud.workshop.folder / "prime.json"
+    done = cloud.launch(
+        cloud.recipe,
+        *PLACES,
+        f"--output={cloud.store.url}/prime",
+        "--dataflow_service_options=enable_prime",
+        "--dry-run",
+        f"--dataflow_job_file={path}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "index asks for 1.0 GiB" in done.stdout
+    workers = pool(json.loads(path.read_bytes()))
+    assert "machineType" not in workers
+    assert len(workers["sdkHarnessContainerImages"]) == 2
+
+
+def test_a_refusal_of_the_service_is_one_sentence(cloud: Any) -> None:
+    cloud.service.refuses = "the caller does not have permission"
+    try:
+        done = cloud.launch(
+            cloud.recipe, *PLACES, f"--output={cloud.store.url}/refused", f"--dataflow_endpoint={cloud.service.address}"
+        )
+    finally:
+        cloud.service.refuses = ""
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("gristmill: Dataflow refused the job: ")
+    assert last.endswith("the caller does not have permission")
+
+
+def test_a_bucket_that_is_not_there_is_named_before_anything_is_read(cloud: Any) -> None:
+    done = cloud.launch(cloud.recipe, *PLACES[:2], "--temp_location=gs://no-such-bucket/tmp", PLACES[3], "--dry-run")
+    assert done.returncode == 2
+    assert "gs://no-such-bucket: there is no such bucket; make it, or mend its name" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_bucket_far_from_the_workers_is_told(cloud: Any) -> None:
+    done = cloud.launch(cloud.recipe, PLACES[0], "--region=europe-west4", *PLACES[2:], "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "warning: gs://test-bucket: lies in US-CENTRAL1, the workers in europe-west4" in done.stderr
+
+
+def test_prepare_takes_the_same_options(cloud: Any) -> None:
+    before = len(cloud.service.jobs)
+    done = cloud.workshop.cli(
+        "prepare",
+        cloud.recipe,
+        "--runner=DataflowRunner",
+        *PLACES,
+        *("--sdk_location=container", "--no_save_main_session", "--max_num_workers=3"),
+        f"--dataflow_endpoint={cloud.service.address}",
+        f"--output={cloud.store.url}/prepared",
+        timeout=300,
+        **cloud.environment,
+    )
+    assert done.returncode == 0, done.stderr
+    (job,) = cloud.service.jobs[before:]
+    assert pool(job)["autoscalingSettings"]["maxNumWorkers"] == 3
+    assert pool(job)["workerHarnessContainerImage"] == IMAGE

@@ -1,0 +1,170 @@
+"""What a launch refuses before it asks anyone, and how it chooses and prices; no part of Google's is needed."""
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+from gristmill.dataflow.checks import option_problems, recipe_problems
+from gristmill.dataflow.cost import RunSizes, stage_costs
+from gristmill.dataflow.workers import choose_workers, label_value
+from gristmill.formats.recipe import parse_recipe
+
+GIB = 1 << 30
+ALL = ("download", "clean", "tokenize", "index", "blend")
+RIGHT = {
+    "project": "p",
+    "region": "us-central1",
+    "temp_location": "gs://b/t",
+    "sdk_container_image": "host/image:1",
+}
+
+
+def sizes(**changes: Any) -> RunSizes:
+    values: dict[str, Any] = {
+        "says": "counted",
+        "input_bytes": 10**12,
+        "splits": 30_000,
+        "documents": 10**8,
+        "tokens": 4 * 10**11,
+        "near_tokens": 0,
+        "rule_seconds": 0.0,
+        "token_bytes": 2,
+        **changes,
+    }
+    return RunSizes(**values)
+
+
+def chosen(*given: str, stages: tuple[str, ...] = ALL, **changes: Any) -> dict[str, str]:
+    flags = choose_workers(sizes(**changes), stages, given, corpus="c").flags
+    return dict(flag.removeprefix("--").partition("=")[::2] for flag in flags if not flag.startswith("--labels"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"project": None}, "--project is needed: the Google Cloud project that pays"),
+        ({"region": "us-central1-a"}, "--region us-central1-a: is no region's name"),
+        ({"temp_location": "/tmp/x"}, "--temp_location /tmp/x: the service needs a folder on gs://"),
+        ({"staging_location": "s3://b/x"}, "--staging_location s3://b/x: the service needs a folder on gs://"),
+        ({"sdk_container_image": None}, "--sdk_container_image is needed"),
+        ({"runner": "FlinkRunner"}, "--runner FlinkRunner: `gristmill launch` submits to Dataflow; use"),
+    ],
+)
+def test_each_wrong_option_is_a_problem_of_its_own(change: dict[str, Any], says: str) -> None:
+    assert option_problems(dict(RIGHT)) == []
+    (problem,) = option_problems({**RIGHT, **change})
+    assert problem.startswith(says)
+
+
+def test_files_of_this_machine_are_refused_wherever_a_recipe_names_them(workshop: Any) -> None:
+    words = workshop.write("words.txt", b"bad\n")
+    here = workshop.jsonl("a.jsonl", ["x"])
+    values = workshop.values(
+        {"files": [here, "gs://bucket/a.jsonl"], "clean": {"bad_words": [words]}}, output="gs://bucket/out"
+    )
+    assert [problem.split(":")[0] for problem in recipe_problems(parse_recipe(values))] == [
+        f"sources[0].files {here}",
+        f"sources[0].clean {words}",
+    ]
+    (problem,) = recipe_problems(parse_recipe(workshop.values({"files": ["gs://bucket/a.jsonl"]})))
+    assert problem.startswith(f"output {workshop.folder / 'out'}: workers need a folder on gs://")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("apitools") is None, reason="needs the extra `dataflow`")
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("--machine_typ=n2", "--machine_typ: neither gristmill launch nor Beam knows this option; did you mean --mach"),
+        ("--dry_rum", "--dry_rum: neither gristmill launch nor Beam knows this option; did you mean --dry_run?"),
+        ("--wiat", "--wiat: neither gristmill launch nor Beam knows this option; did you mean --wait?"),
+        ("again.toml", "again.toml: belongs to no option; `gristmill launch` takes one recipe"),
+    ],
+)
+def test_a_word_that_nobody_knows_is_refused_with_the_nearest(workshop: Any, word: str, says: str) -> None:
+    done = workshop.cli("launch", workshop.recipe({"files": ["gs://b/x.jsonl"]}), "--project=p", word)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"gristmill: {says}")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("apitools") is None, reason="needs the extra `dataflow`")
+def test_all_that_is_wrong_is_told_at_once(workshop: Any) -> None:
+    done = workshop.cli("launch", workshop.recipe({"files": [workshop.jsonl("a.jsonl", ["x"])]}))
+    assert done.returncode == 2
+    assert done.stderr.startswith("gristmill: not launched, for 6 reasons\n")
+    assert len([line for line in done.stderr.splitlines() if line.startswith("  - ")]) == 6
+    assert not (workshop.folder / "out").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("apitools") is not None, reason="the extra `dataflow` is installed")
+def test_without_its_extra_the_launch_names_it(workshop: Any) -> None:
+    done = workshop.cli("launch", workshop.recipe({"files": ["gs://b/x.jsonl"]}), "--project=p")
+    assert done.returncode == 2
+    assert "pip install 'gristmill[dataflow]'" in done.stderr
+
+
+def test_text_stages_get_many_small_workers() -> None:
+    flags = chosen(stages=("clean", "tokenize"))
+    assert flags["machine_type"] == "n2-standard-8"
+    assert flags["disk_size_gb"] == "50"
+    assert flags["max_num_workers"] == "100"
+    assert flags["number_of_worker_harness_threads"] == "1"
+    assert chosen(stages=("clean",), splits=33)["max_num_workers"] == "2"
+    assert chosen(stages=("clean",), splits=1)["max_num_workers"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("gib", "machine"), [(1, "n2-standard-8"), (20, "n2-standard-16"), (28, "n2-highmem-8"), (200, "n2-highmem-64")]
+)
+def test_the_machine_is_the_smallest_that_holds_the_arrays(gib: int, machine: str) -> None:
+    assert chosen(array_bytes=(gib * GIB,))["machine_type"] == machine
+    assert chosen(array_bytes=(gib * GIB,), stages=("clean", "tokenize"))["machine_type"] == "n2-standard-8"
+
+
+def test_arrays_that_fit_nowhere_are_told() -> None:
+    (warning,) = choose_workers(sizes(array_bytes=(400 * GIB,)), ALL, (), corpus="c").warnings
+    assert warning.startswith("the index stage may need 680 GiB on one worker, more than n2-highmem-80 has")
+    assert not choose_workers(sizes(array_bytes=(400 * GIB,)), ALL, ("--machine_type=m1-x",), corpus="c").warnings
+
+
+def test_what_is_given_is_not_chosen_again() -> None:
+    given = ("--machine_type=e2-standard-2", "--max_num_workers", "3", "--save_main_session")
+    flags = chosen(*given)
+    assert not {"machine_type", "max_num_workers", "no_save_main_session"} & set(flags)
+    assert "machine_type" not in chosen("--worker_machine_type=e2-standard-2")
+
+
+def test_memory_is_asked_for_with_prime_alone() -> None:
+    large = sizes(array_bytes=(10 * GIB, 5 * GIB))
+    assert choose_workers(large, ALL, (), corpus="c").min_ram_bytes == {}
+    prime = choose_workers(large, ALL, ("--dataflow_service_options=enable_prime",), corpus="c")
+    assert prime.min_ram_bytes == {"index": 16 * GIB, "blend": 16 * GIB}
+    assert not [flag for flag in prime.flags if flag.startswith("--machine_type")]
+    only = choose_workers(large, ("index",), ("--experiments=enable_prime",), corpus="c")
+    assert only.min_ram_bytes == {"index": 16 * GIB}
+
+
+@pytest.mark.parametrize(("text", "value"), [("Web.Code 2", "web-code-2"), ("é" * 70, "-" * 63), ("a_b-c9", "a_b-c9")])
+def test_labels_are_what_the_service_takes(text: str, value: str) -> None:
+    assert label_value(text) == value
+
+
+def test_prices_follow_the_measured_rates() -> None:
+    tokens = 88_800_000
+    fast = {cost.stage: cost for cost in stage_costs(sizes(tokens=tokens), ALL, "fastokens")}
+    slow = {cost.stage: cost for cost in stage_costs(sizes(tokens=tokens), ALL, "tokenizers")}
+    assert fast["tokenize"].vcpu_hours * 3600 == pytest.approx(2.29, rel=0.01)  # a table's figure, of three digits
+    assert slow["tokenize"].vcpu_hours * 3600 == pytest.approx(75.13, rel=0.01)
+    assert fast["clean"].vcpu_hours * 3600 == pytest.approx(0.35, rel=0.02)
+    assert slow["clean"].vcpu_hours > fast["clean"].vcpu_hours, "with the slow engine the inputs are read once more"
+    assert fast["tokenize"].written_bytes == 2 * tokens
+    near = {cost.stage: cost for cost in stage_costs(sizes(tokens=tokens, near_tokens=tokens), ALL, "fastokens")}
+    assert near["clean"].vcpu_hours * 3600 == pytest.approx(0.35 + 210 * 0.022, rel=0.02)
+    ruled = {cost.stage: cost for cost in stage_costs(sizes(tokens=tokens, rule_seconds=36.0), ALL, "fastokens")}
+    assert ruled["clean"].vcpu_hours - fast["clean"].vcpu_hours == pytest.approx(0.01)
+    rows = {cost.stage: cost for cost in stage_costs(sizes(rows=20_000_000), ALL, "fastokens")}
+    assert rows["index"].vcpu_hours * 3600 == pytest.approx(9.8)
+
+
+def test_only_the_stages_of_the_run_are_priced() -> None:
+    assert [cost.stage for cost in stage_costs(sizes(), ("index", "blend"), "fastokens")] == ["index", "blend"]
