@@ -44,14 +44,22 @@ def web_length(url: str) -> tuple[int, Mapping[str, str]]:
 
 
 def open_web(url: str) -> io.BufferedReader:
-    """Opens a file of the web for reading from its start; errors as of `web_length`."""
+    """Opens a file of the web for reading from its start.
+
+    Raises:
+        StorageError: as of `web_length`; from a read, also that the file is another one by now.
+    """
+    size, headers = web_length(url)
+    etag = headers.get("etag")
 
     def fetch(start: int, length: int) -> bytes:
         transfer = _Transfer(url, start, length)
         transfer.run()
+        if (transfer.total, transfer.headers.get("etag")) != (size, etag):
+            raise StorageError(f"{url}: changed while it was read; start again")
         return bytes(transfer.data)
 
-    return open_ranges(fetch, web_length(url)[0])
+    return open_ranges(fetch, size)
 
 
 def open_ranges(fetch: Callable[[int, int], bytes], size: int) -> io.BufferedReader:

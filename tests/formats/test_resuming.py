@@ -72,6 +72,15 @@ def test_a_fault_that_waiting_does_not_mend(served: Any) -> None:
     assert len(served.requests) == 1
 
 
+def test_a_file_that_changes_while_it_is_read(served: Any) -> None:
+    with open_web(served.url) as file:
+        assert file.read(10) == DATA[:10]
+        served.repositories["a/b"].files["data.bin"] = DATA[::-1]
+        file.seek(400_000)
+        with pytest.raises(StorageError, match=r"data.bin: changed while it was read; start again"):
+            file.read(10)
+
+
 def test_a_server_without_ranges(served: Any) -> None:
     served.ranges = False
     with pytest.raises(StorageError, match=r"serves no byte ranges \(status 200\); fetch the file"):

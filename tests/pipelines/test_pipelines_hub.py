@@ -16,7 +16,7 @@ import pytest
 from gristmill.formats.errors import RecipeError, SettingsError, StorageError
 from gristmill.formats.recipe import parse_recipe
 from gristmill.formats.storage import open_read
-from gristmill.pipelines.hub import hub_commit, hub_range, list_hub
+from gristmill.pipelines.hub import _wait, hub_commit, hub_range, list_hub
 from gristmill.pipelines.hub_file_system import hub_url
 from gristmill.pipelines.hub_layout import files_by_split
 from gristmill.pipelines.inputs import InputFile, find_inputs
@@ -235,6 +235,19 @@ class TestTransfers:
         assert hub_range(url, 0, 10) == self.DATA[:10]
         assert hub_commit(NAME, None) == COMMIT
         assert len(list_hub(NAME, COMMIT)) == 2
+
+    @pytest.mark.parametrize(
+        ("headers", "seconds"),
+        [
+            ({"retry-after": "7"}, 7),
+            ({"ratelimit": '"api";r=0;t=55'}, 55),
+            ({"retry-after": "86400"}, 600),
+            ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
+            ({}, None),
+        ],
+    )
+    def test_how_long_the_hub_asks_to_wait(self, headers: dict[str, str], seconds: float | None) -> None:
+        assert _wait(headers) == seconds
 
     def test_a_lasting_fault(self, hub: Any) -> None:
         url = self.url(hub)
