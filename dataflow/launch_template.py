@@ -1,10 +1,10 @@
 """What the Flex Template's launcher runs: `gristmill launch` with the parameters that the service gives as options."""
 
+import runpy
 import sys
-
-from gristmill.cli import main
 
 __all__: list[str] = []
 
 if __name__ == "__main__":
-    sys.exit(main(["launch", *sys.argv[1:]]))
+    sys.argv.insert(1, "launch")
+    runpy.run_module("gristmill", run_name="__main__", alter_sys=True)
