@@ -119,6 +119,25 @@ def test_the_lock_meets_what_the_package_asks_for(extra: str) -> None:
             assert requirement.specifier.contains(versions[name]), f"{requirement}: run dataflow/container/lock"
 
 
+def test_the_lock_is_closed() -> None:
+    """Whatever a locked distribution asks for is locked, at a version that it takes, so pip can install the lock."""
+    versions, looked_at = locked(), 0
+    for name, version in versions.items():
+        try:
+            present = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if Version(present.version) != version:
+            continue
+        looked_at += 1
+        for requirement in map(Requirement, present.requires or []):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                other = canonicalize_name(requirement.name)
+                assert other in versions, f"{name} needs {other}: run dataflow/container/lock"
+                assert requirement.specifier.contains(versions[other], prereleases=True), f"{name} needs {requirement}"
+    assert looked_at, "nothing of the lock is installed here, so nothing was shown"
+
+
 def test_the_lock_brings_no_library_of_another_side() -> None:
     assert not {"jax", "grain", "torch", "megatron-core", "pytest", "gristmill"} & set(locked())
 
