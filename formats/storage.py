@@ -261,7 +261,7 @@ def read_range(path: str, start: int, length: int) -> bytes:
         return b""
     with _named(path, "be read"):
         if is_local(path) or is_web(path):
-            with open_read(path) as file:
+            with open_web(path) if is_web(path) else local_path(path).open("rb") as file:
                 file.seek(start)
                 data = file.read(length)
         else:
