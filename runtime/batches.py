@@ -27,7 +27,7 @@ Batch = dict[str, jax.Array]
 of `FIELD_NAMES`, each int32 [G, L], or [k, G / k, L]."""
 
 Place = Literal["host", "device"]
-"""Where fields are made: by NumPy before they go to the devices, or by the training step."""
+"""Where fields are made: on the host before they go to the devices, or by the training step."""
 
 
 class TokenBatches(RowBatches):
@@ -81,7 +81,7 @@ class TokenBatches(RowBatches):
             global_batch: G, rows of a batch over all processes.
             sharding: of the [G, L] arrays, or of a microbatch; see `plan_batch`.
             options: how the fields are made; None takes the defaults of `FieldOptions`, whatever the naming.
-            fields: ``host``: a batch holds the fields, made by NumPy. ``device``: it holds `inputs` and `targets` in
+            fields: ``host``: a batch holds the fields, made on the host. ``device``: it holds `inputs` and `targets` in
                 the stream's dtype and a few numbers for each row, and `expand` makes the fields in the training step.
             naming: ``maxtext`` for the six fields, ``megatron`` for Megatron's names (int32 and float32 arrays); the
                 latter with ``fields="host"`` only.

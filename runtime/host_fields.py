@@ -1,4 +1,4 @@
-"""Fields made on the host, in NumPy, and handed to the devices ready for use.
+"""Fields made on the host, in one compiled pass, and handed to the devices ready for use.
 
 The default: nothing is left to do in the training step, and any training code can take them. The price is six int32
 arrays for each batch, made on the host and sent, where `gristmill.runtime.device_fields` sends two arrays of tokens.
