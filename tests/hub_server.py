@@ -146,7 +146,10 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             else:
                 self._answer(404, b"", {})
 
-        def _repository(self, name: str, given: str) -> Repository | None:
+        def _repository(self, name: str | None, given: str) -> Repository | None:
+            if name is None:
+                self._answer(404, b"", {})
+                return None
             found = hub.repositories.get(name)
             if found is None:
                 self._answer(401, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
@@ -157,7 +160,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def _api(self, url: urllib.parse.SplitResult, given: str) -> None:
             match = re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+)(?:/(.*))?)?", url.path)
-            repository = self._repository(match[1], given) if match else self._answer(404, b"", {})
+            repository = self._repository(match[1] if match else None, given)
             if match is None or repository is None:
                 return
             commit = self._commit(repository, urllib.parse.unquote(match[3] or "main"))
@@ -186,7 +189,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def _resolve(self, path: str, given: str, fault: Fault | None, *, cached: bool = False) -> None:
             match = re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.*)", path)
-            repository = self._repository(match[1], given) if match else self._answer(404, b"", {})
+            repository = self._repository(match[1] if match else None, given)
             if match is None or repository is None:
                 return
             commit = self._commit(repository, match[2])

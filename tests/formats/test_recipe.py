@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gristmill.formats.clean_settings import CleanSettings
 from gristmill.formats.errors import RecipeError, SettingsError
 from gristmill.formats.index_plan import IndexSettings, SplitRequest
 from gristmill.formats.recipe import (
     DEFAULT_SEED,
     DEFAULT_SPLITS,
     DEFAULT_TARGET_TOKENS,
-    CleanSettings,
     Recipe,
     SourceSettings,
     TokenizerSettings,

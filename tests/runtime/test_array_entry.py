@@ -19,7 +19,8 @@ def sharding_of(*spec: Any) -> NamedSharding:
 
 
 def entry_of(sharding: Sharding) -> ArrayEntry:
-    return ArrayEntry(SHAPE, sharding, sharding.addressable_devices_indices_map(SHAPE))
+    parts: Any = sharding.addressable_devices_indices_map(SHAPE)
+    return ArrayEntry(SHAPE, sharding, parts)
 
 
 def check(array: jax.Array, values: np.ndarray, sharding: Sharding) -> None:
@@ -55,7 +56,8 @@ def other_values(aval: Any, sharding: Any, pieces: Any, devices: Any, committed:
 
 
 def other_sharding(aval: Any, sharding: Any, pieces: Any, devices: Any, committed: bool) -> jax.Array:
-    return jax.device_put(np.ones(aval.shape, aval.dtype), devices[0])
+    array: jax.Array = jax.device_put(np.ones(aval.shape, aval.dtype), devices[0])
+    return array
 
 
 def refusal(*arguments: Any) -> jax.Array:

@@ -37,7 +37,8 @@ def names(cache: FileCache) -> list[str]:
 
 
 def test_a_file_is_brought_once(tmp_path: Path) -> None:
-    cache, calls = FileCache(tmp_path / "deep" / "cache", 1000), []
+    cache = FileCache(tmp_path / "deep" / "cache", 1000)
+    calls: list[str] = []
     assert cache.find("a", 100) is None
     first, brought = cache.bring("a", 100, writes(b"a" * 100, calls))
     again, brought_again = cache.bring("a", 100, writes(b"a" * 100, calls))

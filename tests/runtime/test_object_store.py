@@ -367,17 +367,18 @@ def test_anyones_data_on_a_store(store: Any, proxy: Any, tmp_path: Path, write_p
         write_pair(tmp_path / name / f"p{number}", range(1, 60), seed=number, sentences=3, dtype=dtype)
     for path in (tmp_path / name).iterdir():
         store.put(f"{name}/{path.name}", path.read_bytes())
-    options = {"sequence_length": 16, "eod_id": 1, "samples": 150, "granularity": unit}
+    options: dict[str, Any] = {"sequence_length": 16, "eod_id": 1, "samples": 150, "granularity": unit}
     local = open_megatron(str(tmp_path / name), **options)
     cache = ObjectStorage(mode=mode, cache_dir=tmp_path / "cache", retries=QUICK)  # type: ignore[arg-type]
-    urls = {"cache_dir": f"{store.url}/{name}-indices", "storage": cache}
+    urls: dict[str, Any] = {"cache_dir": f"{store.url}/{name}-indices", "storage": cache}
     for stored in (False, True):  # built, then found on the store
         stream = open_megatron(f"{store.url}/{name}", **options, **urls)
         np.testing.assert_array_equal(batches(stream), local.read(np.arange(150)))
         again = pickle.loads(pickle.dumps(stream))
         np.testing.assert_array_equal(again.read([149, 0]), local.read([149, 0]))
         if stored and mode == "ranges":
-            assert isinstance(stream.reader.index.members[0].indices.document_index, RemoteArray)
+            array: Any = stream.reader.index.members[0].indices.document_index
+            assert isinstance(array, RemoteArray)
         for one in (stream, again):
             one.close()
     windows = open_windows(f"{store.url}/{name}", sequence_length=16, eod_id=1, granularity=unit, storage=cache)
