@@ -13,9 +13,9 @@ from typing import Any
 import fsspec
 
 from gristmill.formats.errors import SettingsError, StorageError
-from gristmill.formats.resuming import is_web, web_length
+from gristmill.formats.resuming import web_length
 
-__all__ = ["is_web", "open_store", "web_facts", "web_name", "web_path"]
+__all__ = ["open_store", "web_facts", "web_name", "web_path"]
 
 
 def open_store(url: str) -> tuple[Any, str]:

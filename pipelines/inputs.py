@@ -21,12 +21,13 @@ import xxhash
 
 from gristmill.formats.errors import InputError, SettingsError, StorageError
 from gristmill.formats.recipe import FORMATS, SourceSettings
+from gristmill.formats.resuming import is_web
 from gristmill.formats.storage import base_name, file_size, is_local, local_path, open_read, read_range, relative_to
 from gristmill.pipelines.decompress import HEAD_BYTES, detect_compression
 from gristmill.pipelines.hub import HubEntry
 from gristmill.pipelines.hub_inputs import resolve_hub
 from gristmill.pipelines.input_lists import expand_lists
-from gristmill.pipelines.input_stores import is_web, open_store, web_facts, web_name, web_path
+from gristmill.pipelines.input_stores import open_store, web_facts, web_name, web_path
 
 __all__ = ["find_inputs", "InputFile"]
 
