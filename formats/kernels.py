@@ -6,30 +6,20 @@ disk where a place for it can be written; elsewhere it is compiled anew. Fast-ma
 differences of the blends must be rounded one by one, as Megatron's are.
 """
 
-from collections.abc import Callable
-from typing import TypeVar, cast
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from gristmill.formats.compiled import compiled
+
 __all__ = ["blend_rows", "sample_rows"]
 
-_Function = TypeVar("_Function", bound=Callable[..., object])
 # Members of a blend. Measured: up to the first, a search of the largest lag is guessed right; up to the second, rounds
 # without guesses are faster, and so is writing all counts instead of one.
 _VERY_FEW = 5
 _FEW = 32
 
 
-def _compiled(function: _Function) -> _Function:
-    try:
-        return cast("_Function", numba.njit(function, nogil=True, cache=True))
-    except RuntimeError:  # no folder for the cache can be written
-        return cast("_Function", numba.njit(function, nogil=True))
-
-
-@_compiled
+@compiled
 def sample_rows(
     lengths: NDArray[np.int32 | np.uint16],
     document_index: NDArray[np.int32],
@@ -83,13 +73,13 @@ def sample_rows(
             row += np.uint64(1)
 
 
-@_compiled
+@compiled
 def _larger(value: np.int64, place: int, other: np.int64, other_place: int) -> tuple[np.int64, int]:
     """The larger of two values with its place; the first of equal ones."""
     return (other, other_place) if other > value else (value, place)
 
 
-@_compiled
+@compiled
 def _first_largest(bits: NDArray[np.int64], width: int) -> int:
     """Place of the first largest of `width` integers, a multiple of 8, or -1 when all are negative.
 
@@ -108,7 +98,7 @@ def _first_largest(bits: NDArray[np.int64], width: int) -> int:
     return best
 
 
-@_compiled
+@compiled
 def blend_rows(
     weights: NDArray[np.float64],
     limits: NDArray[np.int64],

@@ -7,17 +7,9 @@ each. See `clean_kernels` for how they are compiled and compared with their defi
 import numpy as np
 from numpy.typing import NDArray
 
+from gristmill.formats.compiled import compiled
 from gristmill.pipelines.clean_classes import SPACE
-from gristmill.pipelines.clean_kernels import (
-    BASE,
-    HAS_ALPHA,
-    HAS_OTHER,
-    INVERSE,
-    MIX,
-    compiled,
-    key_of,
-    next_line,
-)
+from gristmill.pipelines.clean_kernels import BASE, HAS_ALPHA, HAS_OTHER, INVERSE, MIX, key_of, next_line
 
 __all__ = ["duplicate_ngrams", "duplicate_pieces", "quality", "repetition"]
 

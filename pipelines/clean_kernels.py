@@ -4,18 +4,14 @@ They work on all code points of a batch in one array and release the interpreter
 that need it, because importing Numba takes half a second. Plain Python beside the tests is their definition.
 """
 
-from collections.abc import Callable
-from typing import TypeVar, cast
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from gristmill.formats.compiled import compiled
 from gristmill.pipelines.clean_classes import ALPHA, JOINER, LINE_END, SINGLE, SPACE, SYMBOL, WORD
 
 __all__ = [
     "BASE",
-    "compiled",
     "count_words",
     "HAS_ALPHA",
     "HAS_OTHER",
@@ -27,8 +23,6 @@ __all__ = [
     "split_words",
     "word_end",
 ]
-
-_Function = TypeVar("_Function", bound=Callable[..., object])
 
 BASE = np.uint64(0x9E3779B97F4A7C15)
 """Base of polynomial hashes; odd, so that it has an inverse."""
@@ -45,14 +39,6 @@ HAS_ALPHA = np.uint8(1)
 HAS_OTHER = np.uint8(2)
 """Kind of a word that is not of symbols alone."""
 _FEED, _RETURN = 10, 13
-
-
-def compiled(function: _Function) -> _Function:
-    """Compiles a function that releases the lock, cached on disk where a place for it can be written."""
-    try:
-        return cast("_Function", numba.njit(function, nogil=True, cache=True))
-    except RuntimeError:  # no folder for the cache can be written
-        return cast("_Function", numba.njit(function, nogil=True))
 
 
 @compiled

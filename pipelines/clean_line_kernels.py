@@ -6,8 +6,9 @@ See `clean_kernels` for how they are compiled and compared with their definition
 import numpy as np
 from numpy.typing import NDArray
 
+from gristmill.formats.compiled import compiled
 from gristmill.pipelines.clean_classes import DIGIT, SPACE, TERMINAL
-from gristmill.pipelines.clean_kernels import compiled, count_words, hash_codes, key_of, next_line
+from gristmill.pipelines.clean_kernels import count_words, hash_codes, key_of, next_line
 
 __all__ = ["fineweb", "select_lines", "sentences"]
 

@@ -6,7 +6,8 @@ A phrase is the hash of its words' hashes; all phrases lie in one open table, wh
 import numpy as np
 from numpy.typing import NDArray
 
-from gristmill.pipelines.clean_kernels import BASE, HAS_OTHER, compiled, key_of
+from gristmill.formats.compiled import compiled
+from gristmill.pipelines.clean_kernels import BASE, HAS_OTHER, key_of
 
 __all__ = ["enter", "find", "phrase_key"]
 

@@ -4,37 +4,26 @@ Imported inside the functions that need it, since importing Numba takes half a s
 mixing of hashes wants; the twins that define the results are in the tests.
 """
 
-from collections.abc import Callable
-from typing import TypeVar, cast
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["shared_counts", "shingle_hashes", "signatures"]
+from gristmill.formats.compiled import compiled
 
-_Function = TypeVar("_Function", bound=Callable[..., object])
+__all__ = ["shared_counts", "shingle_hashes", "signatures"]
 
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _START = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _compiled(function: _Function) -> _Function:
-    try:
-        return cast("_Function", numba.njit(function, nogil=True, cache=True))
-    except RuntimeError:  # no folder for the cache can be written
-        return cast("_Function", numba.njit(function, nogil=True))
-
-
-@_compiled
+@compiled
 def _mix(value: np.uint64) -> np.uint64:
     value = (value ^ (value >> np.uint64(30))) * _MIX_1
     value = (value ^ (value >> np.uint64(27))) * _MIX_2
     return value ^ (value >> np.uint64(31))
 
 
-@_compiled
+@compiled
 def shingle_hashes(
     codes: NDArray[np.uint32],
     stops: NDArray[np.int64],
@@ -101,7 +90,7 @@ def shingle_hashes(
     return int(first)
 
 
-@_compiled
+@compiled
 def _shingle(window: NDArray[np.uint64], words: int, ngram: int) -> np.uint32:
     value = np.uint64(ngram)
     for place in range(words - ngram, words):
@@ -109,7 +98,7 @@ def _shingle(window: NDArray[np.uint64], words: int, ngram: int) -> np.uint32:
     return np.uint32(_mix(value) >> np.uint64(32))
 
 
-@_compiled
+@compiled
 def signatures(
     hashes: NDArray[np.uint32],
     starts: NDArray[np.int64],
@@ -143,7 +132,7 @@ def signatures(
                 row[function] = min(row[function], value)
 
 
-@_compiled
+@compiled
 def shared_counts(
     one: NDArray[np.uint32],
     one_starts: NDArray[np.int64],

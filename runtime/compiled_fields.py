@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gristmill.runtime.compiled import compiled
+from gristmill.formats.compiled import compiled
 from gristmill.runtime.fields import CU_SEQLENS, FIELD_NAMES, FieldOptions, check_ids, check_shape, padding_of
 from gristmill.runtime.pairs import aligned_arrays
 from gristmill.runtime.segment_lengths import listed_starts, segment_lengths

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gristmill.runtime.compiled import compiled, copy_bytes, load8, load16, load32, load64, store32
+from gristmill.formats.compiled import compiled
+from gristmill.runtime.raw_memory import copy_bytes, load8, load16, load32, load64, store32
 from gristmill.runtime.shards import UINT32_CODE
 
 __all__ = ["copy_pair", "copy_tokens", "first_outside", "item_bytes", "spread_tokens"]

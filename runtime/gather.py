@@ -11,8 +11,9 @@ walk in NumPy and the definition; whatever this one finds contradictory is hande
 import numpy as np
 from numpy.typing import NDArray
 
-from gristmill.runtime.compiled import compiled, file_bytes, load32, load64, prefetch
+from gristmill.formats.compiled import compiled
 from gristmill.runtime.copies import copy_pair, copy_tokens, item_bytes
+from gristmill.runtime.raw_memory import file_bytes, load32, load64, prefetch
 from gristmill.runtime.shards import (
     CODE,
     INDEX_BYTES,

@@ -11,8 +11,8 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from gristmill.formats.compiled import compiled
 from gristmill.formats.fingerprint import canonical_json
-from gristmill.runtime.compiled import compiled
 
 __all__ = ["key_of", "LARGEST", "shuffle", "shuffle_numpy"]
 

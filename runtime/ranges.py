@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gristmill.runtime.compiled import compiled, read_at
+from gristmill.formats.compiled import compiled
+from gristmill.runtime.raw_memory import read_at
 
 __all__ = ["GAP_BYTES", "read_items", "read_ranges"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gristmill.formats.compiled import compiled
 from gristmill.formats.errors import CorpusError, FormatError
-from gristmill.runtime.compiled import compiled
 from gristmill.runtime.ranged import FileArray
 from gristmill.runtime.remote import RemoteObject, RemoteStore
 

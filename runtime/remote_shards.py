@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gristmill.formats.compiled import compiled
 from gristmill.formats.documents import DocumentDataset
 from gristmill.formats.errors import CorpusError, FormatError
 from gristmill.formats.indexed import DTYPE_CODES, HEADER, HEADER_BYTES, MAGIC, VERSION, IndexedDataset
 from gristmill.formats.storage import is_local
 from gristmill.runtime.backends import Backend
-from gristmill.runtime.compiled import compiled
 from gristmill.runtime.copies import copy_tokens
 from gristmill.runtime.ranged import RangedDataset
 from gristmill.runtime.remote import RemoteObject, RemoteStore

@@ -8,8 +8,8 @@ listed first, in two passes that the processor does many tokens at a time, and o
 import numpy as np
 from numpy.typing import NDArray
 
+from gristmill.formats.compiled import compiled
 from gristmill.runtime.boundaries import keep_starts, segment_bound
-from gristmill.runtime.compiled import compiled
 from gristmill.runtime.fields import FieldOptions
 
 __all__ = ["listed_starts", "segment_lengths"]

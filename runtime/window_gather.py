@@ -8,9 +8,10 @@ up but its shard. `WindowReader.pieces` is the definition.
 import numpy as np
 from numpy.typing import NDArray
 
-from gristmill.runtime.compiled import compiled, prefetch
+from gristmill.formats.compiled import compiled
 from gristmill.runtime.copies import item_bytes
 from gristmill.runtime.gather import copy_ranges, is_whole
+from gristmill.runtime.raw_memory import prefetch
 from gristmill.runtime.shards import CODE, INDEX_FILE, TOKENS, TOKENS_FILE
 
 __all__ = ["gather_windows"]

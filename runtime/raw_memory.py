@@ -1,24 +1,20 @@
-"""Compiles hot functions with Numba so that threads run at once and later processes start fast.
+"""Reads and writes at addresses, copies, and two calls of the operating system, for compiled code over many files.
 
-`compiled` releases the GIL and stores machine code on disk: beside the source, in the user's cache folder when the
-install is read-only, or where `NUMBA_CACHE_DIR` says. With no writable place at all it compiles anew in each process,
-which costs some seconds at the first batch instead of an error at import. The raw-memory functions exist because one
-call must reach hundreds of mapped files: addresses go in as numbers, and the caller keeps the maps open meanwhile. The
-two calls of the operating system are here for the same reason: one release of the GIL for all reads of a batch.
+One call must reach hundreds of mapped files: addresses go in as numbers, and the caller keeps the maps open meanwhile,
+which nothing here can check. The calls of the operating system are here for the same reason: one release of the GIL for
+all reads of a batch.
 """
 # ruff: noqa: ARG001 - Numba takes the parameters of an intrinsic from its names and passes all of them
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import numba
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "compiled",
     "copy_bytes",
     "file_bytes",
     "load16",
@@ -32,18 +28,8 @@ __all__ = [
 
 _ir = cgutils.ir  # types of LLVM's language
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 _Typed = tuple[Any, Callable[[Any, Any, Any, Any], Any]]
 _as_intrinsic: Callable[[Callable[..., _Typed]], Callable[..., Any]] = intrinsic
-
-
-def compiled(function: _Function) -> _Function:
-    """The compiled form of a function over arrays and numbers; same signature, `nogil`, cached where possible."""
-    try:
-        result: _Function = numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no folder for the cache can be written
-        result = numba.njit(nogil=True)(function)
-    return result
 
 
 def _load(kind: Any) -> _Typed:
