@@ -12,6 +12,7 @@ from gristmill.formats.fingerprint import digest
 from gristmill.formats.recipe import Recipe, SourceSettings
 from gristmill.formats.storage import join
 from gristmill.pipelines.plan import Plan, Split
+from gristmill.pipelines.stage_graph import before
 from gristmill.pipelines.stage_names import STAGES
 from gristmill.tokenize.engine import Engine
 from gristmill.tokenize.resolved import ResolvedTokenizer
@@ -104,10 +105,9 @@ def make_job(
     fingerprint = "" if tokenizer is None else tokenizer.fingerprint
     settings = stage_settings(recipe, plan, fingerprint)
     digests: dict[str, str] = {}
-    above = ""
     for stage in STAGES:
-        above = digest({"stage": stage, "above": above, "settings": settings[stage]})
-        digests[stage] = above
+        above = "".join(digests[name] for name in before(stage))
+        digests[stage] = digest({"stage": stage, "above": above, "settings": settings[stage]})
     copied = [split.reading for split in plan.splits if recipe.sources[split.source].materialize]
     if copied:  # which no later stage's work depends on
         settings["download"]["copies"] = digest(copied)

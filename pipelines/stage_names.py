@@ -1,6 +1,8 @@
-"""The stages that a user names; apart from all that they do, so that help is shown without loading any of it."""
+"""The names of the stages, in the order of the graph that declares them."""
+
+from gristmill.pipelines.stage_graph import STAGE_GRAPH
 
 __all__ = ["STAGES"]
 
-STAGES = ("download", "clean", "tokenize", "index", "blend")
+STAGES = tuple(stage.name for stage in STAGE_GRAPH)
 """The stages that a user names, in order."""

@@ -14,10 +14,11 @@ from gristmill.formats.manifest import MANIFEST_NAME, read_manifest
 from gristmill.formats.receipts import read_receipt, stage_receipt_path, withdraw
 from gristmill.formats.storage import exists, join, remove
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.stage_graph import behind
 from gristmill.pipelines.stage_names import STAGES
 from gristmill.pipelines.stages import require_stage, valid_stage
 
-__all__ = ["stages_to_run"]
+__all__ = ["stages_to_run", "what_changed"]
 
 
 def stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[str], None]) -> list[str]:
@@ -41,9 +42,9 @@ def stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[st
     if not todo:
         return []
     _refuse_other_corpus(job, todo)
-    stale = [stage for stage in STAGES[STAGES.index(todo[0]) :] if exists(stage_receipt_path(job.corpus, stage))]
+    stale = [stage for stage in behind(todo[0]) if exists(stage_receipt_path(job.corpus, stage))]
     for stage in stale:
-        say(f"stage {stage} was finished before, but {_what_changed(job, stage)}; it is done again")
+        say(f"stage {stage} was finished before, but {what_changed(job, stage)}; it is done again")
     remove(join(job.corpus, MANIFEST_NAME))
     for stage in stale:
         withdraw(stage_receipt_path(job.corpus, stage))
@@ -65,12 +66,15 @@ def _refuse_other_corpus(job: Job, todo: Sequence[str]) -> None:
         )
 
 
-def _what_changed(job: Job, stage: str) -> str:
+def what_changed(job: Job, stage: str) -> str:
+    """Why a stage whose receipt is there is done again, in words."""
     try:
         receipt = read_receipt(stage_receipt_path(job.corpus, stage))
     except FormatError:
         return "its receipt is damaged"
     if receipt is None or receipt.digest == job.stage_digests[stage]:
+        if valid_stage(job, stage) is not None:
+            return "a stage before it is not finished"
         return "some of its files are missing or have another size"
     details = _difference("", dict(receipt.settings), json.loads(canonical_json(job.settings[stage])))
     return details or "a stage before it changed"

@@ -32,6 +32,7 @@ from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import RecordAccount
 from gristmill.pipelines.run_lock import working_on
 from gristmill.pipelines.runners import Executor, check_runner, choose_runner
+from gristmill.pipelines.stage_graph import needs_tokenizer, stage_named
 from gristmill.pipelines.stage_names import STAGES
 from gristmill.pipelines.stages import valid_stage
 from gristmill.pipelines.stale import stages_to_run
@@ -44,7 +45,6 @@ __all__ = ["Draft", "draft_run", "execute_draft", "prepare", "PrepareOptions", "
 
 _SAMPLE_DOCUMENTS = 64
 _SAMPLE_CHARS = 20_000
-_BEFORE_TOKENS = ("download", "clean")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class Draft:
     @property
     def complete(self) -> bool:
         """Whether the manifest follows on the last stage."""
-        return self.wanted[-1] not in _BEFORE_TOKENS and self.job.source is None
+        return needs_tokenizer(self.wanted) and self.job.source is None
 
     def unfinished(self) -> tuple[str, ...]:
         """The wanted stages that have no valid receipt, as an execution would begin with them."""
@@ -182,7 +182,7 @@ def _draft(recipe: Recipe, plan: Plan, options: PrepareOptions, wanted: Sequence
     say = _silent if options.quiet else _say
     source = _source_number(recipe, options.source)
     resolved, engine = None, None
-    if wanted[-1] not in _BEFORE_TOKENS:
+    if needs_tokenizer(wanted):
         resolved = resolve_tokenizer(recipe.tokenizer.path, recipe.tokenizer.eod)
         engine = _engine(recipe, plan, resolved)
     plan = _limited(recipe, plan, resolved, engine, say)
@@ -263,10 +263,10 @@ def _wanted_stages(recipe: Recipe, options: PrepareOptions) -> list[str]:
         raise SettingsError(f"--from {options.first} --to {last}: the first stage lies behind the last")
     stages = list(STAGES[: STAGES.index(last) + 1])
     if recipe.index is None or options.source is not None:
-        if options.last in {"index", "blend"}:
+        if options.last is not None and stage_named(options.last).every_source:
             why = "the recipe has no [index]" if recipe.index is None else "an index set needs every source"
             raise SettingsError(f"--to {options.last}: {why}")
-        stages = [stage for stage in stages if stage not in {"index", "blend"}]
+        stages = [stage for stage in stages if not stage_named(stage).every_source]
     if options.first not in stages:
         raise SettingsError(f"--from {options.first}: the run ends before it, with {stages[-1]}")
     return stages
