@@ -54,7 +54,7 @@ _READING = (
     *("format", "text_field", "extra_text_field", "separator", "template", "html", "document"),
     *("bad_records", "invalid_text", "expect_damaged"),
 )
-_PLACES = ("files", "hub", "materialize")  # say where a source's files lie, which decides no document
+_PLACES = ("files", "hub", "materialize", "copies")  # say where a source's files lie, which decides no document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,8 @@ class SourceSettings:
         clean: cleaning and deduplication.
         limits: the most that is taken of it.
         hub: the dataset of the hub that is read in place of files, or None.
-        materialize: whether the download stage copies the texts into the corpus, and later stages read the copy.
+        materialize: whether the download stage copies the texts, and later stages read the copy.
+        copies: folder or URL of copies that several recipes share; None keeps them in the corpus.
     """
 
     id: str
@@ -117,6 +118,7 @@ class SourceSettings:
     limits: Limits = field(default_factory=Limits)
     hub: HubDataset | None = None
     materialize: bool = False
+    copies: str | None = None
 
     @property
     def form(self) -> TextForm:
@@ -284,6 +286,7 @@ def _tokenizer(table: SettingsTable) -> TokenizerSettings:
 
 
 def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
+    copies = table.take("copies", str, None, rule=bool, says="a folder or URL")
     source = SourceSettings(
         id=table.take("id", str, "", required=True, rule=_is_id, says=_ID_SAYS) or "",
         files=table.strings("files", required=not table.has("dataset")),
@@ -308,8 +311,11 @@ def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
         clean=read_clean(table, clean),
         limits=read_limits(table),
         hub=read_hub(table),
-        materialize=bool(table.take("materialize", bool, False)),
+        materialize=bool(table.take("materialize", bool, copies is not None)),
+        copies=copies,
     )
+    if copies is not None and not source.materialize:
+        table.note("copies", "says where copies are kept, but materialize = false makes none")
     if table.has("separator") and not table.has("extra_text_field"):
         table.note("separator", "joins text_field and extra_text_field, but there is no extra_text_field")
     table.finish()

@@ -108,7 +108,11 @@ def make_job(
     for stage in STAGES:
         above = "".join(digests[name] for name in before(stage))
         digests[stage] = digest({"stage": stage, "above": above, "settings": settings[stage]})
-    copied = [split.reading for split in plan.splits if recipe.sources[split.source].materialize]
+    copied = [
+        [split.reading, recipe.sources[split.source].copies]
+        for split in plan.splits
+        if recipe.sources[split.source].materialize
+    ]
     if copied:  # which no later stage's work depends on
         settings["download"]["copies"] = digest(copied)
         digests["download"] = digest({"above": digests["download"], "copies": copied})

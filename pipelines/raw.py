@@ -1,16 +1,16 @@
-"""Copies of what sources give, below ``raw/`` in the corpus: Parquet, zstd, split for split, when a recipe asks for it.
+"""Copies of what sources give, as Parquet, split for split: below ``raw/`` in the corpus, or where recipes share them.
 
 A copy holds what reading a split gives, text and number of every good record, and its receipt holds the account of the
 reading: what was left out and why, and the digests of what was read. Whoever reads the copy in place of the input so
 ends with the same batches, counts and digests, and no later byte depends on whether there is one. The price: a copy is
-of the chosen fields, so another `text_field` makes another copy. As plain Parquet, with the column `text`, it can be a
-source of other recipes too.
+of the chosen fields, so another `text_field` makes another copy. A shared copy is called by the digest of what it
+follows from, so recipes that read the same in the same way find it, and others never meet it; nothing is removed there.
 """
 
 import io
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +19,7 @@ from gristmill.formats.errors import DataError, InputError
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
 from gristmill.formats.recipe import SourceSettings
-from gristmill.formats.storage import FileFacts, Publication, open_read, publish
+from gristmill.formats.storage import FileFacts, Publication, join, open_read, publish
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Plan, Split
 from gristmill.pipelines.read import read_split
@@ -59,14 +59,15 @@ def copy_split(job: Job, split: Split) -> dict[str, Any]:
     receipt = _receipt(job, split)
     if receipt is None:
         source = job.source_of(split)
-        name = raw_path(source.id, split.part)
+        place = _place(job, split)
+        name = place.name
         account = RecordAccount(source.bad_records)
-        with publish(job.path(name)) as publication:
+        with publish(join(place.folder, name)) as publication:
             _write(publication, read_split(split, source, account))
         facts = publication.facts()
         result = {"file": {"path": name, "size": facts.size, "sha256": facts.sha256}, "account": _as_json(account)}
         receipt = Receipt(digest=_digest(split), files={name: facts}, result=result)
-        write_receipt(item_receipt_path(job.corpus, _STEP, job.item(split)), receipt)
+        write_receipt(place.receipt, receipt)
     account_of = receipt.result["account"]
     return {
         "number": split.number,
@@ -78,7 +79,7 @@ def copy_split(job: Job, split: Split) -> dict[str, Any]:
 
 
 def copied_files(job: Job, plan: Plan, results: list[dict[str, Any]]) -> dict[str, FileFacts]:
-    """The copies of a run by path.
+    """The copies of a run that lie in the corpus, by path.
 
     Raises:
         DataError: a split that was to be copied was not.
@@ -86,7 +87,8 @@ def copied_files(job: Job, plan: Plan, results: list[dict[str, Any]]) -> dict[st
     wanted = {split.number for split in copies(job, plan)}
     if {result["number"] for result in results} != wanted:
         raise DataError(f"{job.corpus}: {len(results)} copies of {len(wanted)} splits; run again")
-    files = (result["file"] for result in results)
+    own = {split.number for split in plan.splits if job.source_of(split).copies is None}
+    files = (result["file"] for result in results if result["number"] in own)
     return {str(file["path"]): FileFacts(file["size"], file["sha256"]) for file in files}
 
 
@@ -102,7 +104,8 @@ def read_records(job: Job, split: Split, source: SourceSettings, account: Record
         yield from read_split(split, source, account)
         return
     _restore(account, receipt.result["account"])
-    path = job.path(raw_path(source.id, split.part))
+    place = _place(job, split)
+    path = join(place.folder, place.name)
     with open_read(path) as raw:
         try:
             file = pq.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
@@ -114,12 +117,36 @@ def read_records(job: Job, split: Split, source: SourceSettings, account: Record
             raise InputError(f"{path}: damaged copy: {error}; remove it and run again") from error
 
 
+class _Place(NamedTuple):
+    """Where the copy of a split is kept.
+
+    Attributes:
+        folder: folder or URL that the name counts from.
+        name: path of the copy.
+        receipt: path or URL of its receipt.
+    """
+
+    folder: str
+    name: str
+    receipt: str
+
+
+def _place(job: Job, split: Split) -> _Place:
+    source = job.source_of(split)
+    if source.copies is None:
+        receipt = item_receipt_path(job.corpus, _STEP, job.item(split))
+        return _Place(job.corpus, raw_path(source.id, split.part), receipt)
+    name = _digest(split)
+    return _Place(source.copies, f"{name}.parquet", join(source.copies, f"{name}.json"))
+
+
 def _digest(split: Split) -> str:
     return digest({"step": _STEP, "version": _VERSION, "reading": split.reading})
 
 
 def _receipt(job: Job, split: Split) -> Receipt | None:
-    return valid_receipt(job.corpus, item_receipt_path(job.corpus, _STEP, job.item(split)), _digest(split))
+    place = _place(job, split)
+    return valid_receipt(place.folder, place.receipt, _digest(split))
 
 
 def _write(publication: Publication, batches: Iterator[Batch]) -> None:

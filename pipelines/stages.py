@@ -113,7 +113,8 @@ def close_download(job: Job, results: Sequence[Result] = ()) -> Result:
     plan = read_plan(job.corpus)
     files = copied_files(job, plan, list(results))
     sweep(job, "raw", files)
-    _sweep_receipts(job, "download", (job.item(split) for split in copies(job, plan)))
+    own = (split for split in copies(job, plan) if job.source_of(split).copies is None)
+    _sweep_receipts(job, "download", map(job.item, own))
     counts = {
         source.id: {"files": len(files), "bytes": sum(file.size for file in files)}
         for source, files in zip(job.recipe.sources, plan.inputs, strict=True)

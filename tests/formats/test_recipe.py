@@ -615,7 +615,7 @@ def test_the_identity_of_a_source_leaves_out_place_and_mixture() -> None:
 
     assert identity(("sources.0.files", "y"), ("sources.0.weight", 2), ("sources.0.max_epochs", 3)) == identity()
     assert identity(("sources.0.format", "text")) != identity()
-    places, mixture = {"files", "hub", "materialize"}, {"limits", "weight", "max_epochs"}
+    places, mixture = {"files", "hub", "materialize", "copies"}, {"limits", "weight", "max_epochs"}
     kept = {field.name for field in dataclasses.fields(SourceSettings)} - places - mixture
     assert set(identity()) == kept
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from gristmill.formats.errors import InputError
+from gristmill.formats.errors import InputError, RecipeError
+from gristmill.formats.recipe import parse_recipe
 from gristmill.pipelines.raw import raw_path
 
 RUNNERS: dict[str, dict[str, Any]] = {
@@ -120,6 +122,41 @@ def test_what_was_copied_is_not_read_again(hub: Any, workshop: Any) -> None:
     workshop.prepare(source)
     assert copy.stat().st_mtime_ns == made
     assert workshop.texts("s0") == texts
+
+
+def test_recipes_share_a_download(hub: Any, new_workshop: Callable[[], Any], tmp_path: Path) -> None:
+    texts = [random.Random(number).randbytes(60).hex() for number in range(2000)]
+    data = gzip.compress(b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts))
+    hub.add("a/b", {"train.jsonl.gz": data})
+    shared = tmp_path / "copies"
+    source = {"dataset": "a/b", "copies": str(shared)}
+    first, second, third = new_workshop(), new_workshop(), new_workshop()
+    first.prepare(source)
+    kept = sorted(path.name for path in shared.iterdir())
+    assert [name.rpartition(".")[2] for name in kept] == ["json", "parquet"]
+    assert not (first.folder / "out/raw").exists()
+    assert not any(path.is_file() for path in (first.folder / "out/_stages/items/download").rglob("*"))
+    hub.reset()
+    second.prepare({**source, "clean": {"min_chars": 3}}, name="another", seed=7)
+    large = [
+        found for _, path, found in hub.requests if "/resolve/" in path and found and not found.startswith("bytes=0-")
+    ]
+    assert not large, "the second recipe read the copy"
+    third.prepare({"dataset": "a/b"})
+    assert first.tree() == third.tree()
+    assert first.texts("s0") == second.texts("s0") == texts
+    second.prepare({**source, "bad_records": "skip"}, name="another", seed=7)
+    assert set(kept) < {path.name for path in shared.iterdir()}, "read in another way, so copied anew"
+    copy = shared / kept[1]
+    copy.write_bytes(copy.read_bytes()[:-5])
+    first.prepare(source, options={"last": "download"})
+    first.prepare({**source, "clean": {"min_chars": 1}})
+    assert first.texts("s0") == texts
+
+
+def test_where_copies_are_kept_is_a_place(workshop: Any) -> None:
+    with pytest.raises(RecipeError, match=r"copies: says where copies are kept, but materialize = false makes none"):
+        parse_recipe(workshop.values({"files": ["x"], "copies": "y", "materialize": False}))
 
 
 def test_another_reading_makes_another_copy(workshop: Any) -> None:
