@@ -40,7 +40,7 @@ from gristmill.formats.split import SPLITS
 from gristmill.formats.storage import base_name, exists, join, relative_to
 from gristmill.formats.token_shards import joined_lengths
 
-__all__ = ["build_index_set", "index_member", "source_lengths", "source_tokens"]
+__all__ = ["build_index_set", "index_member", "member_receipt", "source_lengths", "source_tokens"]
 
 
 def source_lengths(corpus: str, source: MemberSource) -> Lengths:
@@ -92,18 +92,29 @@ def index_member(corpus: str, set_folder: str, plan: MemberPlan, source: MemberS
         FormatError: a shard is damaged.
         StorageError: a file cannot be read or written.
     """
-    name = base_name(set_folder)
-    receipt_path = item_receipt_path(corpus, "index", f"{name}/{plan.split}/{plan.source}")
-    item_digest = digest({"step": "index", "set": name, "plan": plan})
-    receipt = valid_receipt(corpus, receipt_path, item_digest)
+    receipt = member_receipt(corpus, set_folder, plan)
     if receipt is not None:
         return parse_member_report(receipt.result)
     tokens = source_tokens(corpus, source, plan.start, plan.end)
     report = make_member(set_folder, plan, partial(source_lengths, corpus, source), tokens)
     below = relative_to(set_folder, corpus)
     files = {f"{below}/{file}": facts for file, facts in report.files.items()}
-    write_receipt(receipt_path, Receipt(digest=item_digest, files=files, result=dataclasses.asdict(report)))
+    receipt = Receipt(digest=_digest(set_folder, plan), files=files, result=dataclasses.asdict(report))
+    write_receipt(_receipt_path(corpus, set_folder, plan), receipt)
     return report
+
+
+def member_receipt(corpus: str, set_folder: str, plan: MemberPlan) -> Receipt | None:
+    """The receipt of a member of an index set; None where it is not there, or not for this plan."""
+    return valid_receipt(corpus, _receipt_path(corpus, set_folder, plan), _digest(set_folder, plan))
+
+
+def _receipt_path(corpus: str, set_folder: str, plan: MemberPlan) -> str:
+    return item_receipt_path(corpus, "index", f"{base_name(set_folder)}/{plan.split}/{plan.source}")
+
+
+def _digest(set_folder: str, plan: MemberPlan) -> str:
+    return digest({"step": "index", "set": base_name(set_folder), "plan": plan})
 
 
 def build_index_set(

@@ -24,7 +24,7 @@ from gristmill.pipelines.records import Batch, RecordAccount
 from gristmill.pipelines.scan import read_keys, split_result, write_rejects
 from gristmill.pipelines.spill import SpillWriter, early_digest, early_spill, settle, spill_path
 
-__all__ = ["encode_split"]
+__all__ = ["encode_receipt", "encode_split"]
 
 
 def encode_split(job: Job, split: Split) -> dict[str, Any]:
@@ -40,17 +40,9 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
         StorageError: a file cannot be read or written.
     """
     source = job.source_of(split)
-    kept = _kept_records(job, split) if source.clean.enabled else None
+    kept = _kept_records(job, split)
     receipt_path = item_receipt_path(job.corpus, "encode", job.item(split))
-    item_digest = digest(
-        {
-            "step": "encode",
-            "split": split.digest,
-            "tokenizer": job.tokenizer,
-            "control_text": job.recipe.tokenizer.control_text,
-            "kept": None if kept is None else hashlib.sha256(kept.tobytes()).hexdigest(),
-        }
-    )
+    item_digest = _encode_digest(job, split, kept)
     receipt = valid_receipt(job.corpus, receipt_path, item_digest)
     if receipt is not None:
         return {**receipt.result, "number": split.number, "source": split.source}
@@ -69,6 +61,24 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
     result["tokens_at"] = spill_path(source.id, split.part, spill_digest, "tok")
     write_receipt(receipt_path, Receipt(digest=item_digest, files={**files, **settled.files}, result=result))
     return {**result, "number": split.number, "source": split.source}
+
+
+def encode_receipt(job: Job, split: Split) -> Receipt | None:
+    """The receipt of a split's encoding; None where it is not there, or not for what scan and deduplication left."""
+    item_digest = _encode_digest(job, split, _kept_records(job, split))
+    return valid_receipt(job.corpus, item_receipt_path(job.corpus, "encode", job.item(split)), item_digest)
+
+
+def _encode_digest(job: Job, split: Split, kept: np.ndarray | None) -> str:
+    return digest(
+        {
+            "step": "encode",
+            "split": split.digest,
+            "tokenizer": job.tokenizer,
+            "control_text": job.recipe.tokenizer.control_text,
+            "kept": None if kept is None else hashlib.sha256(kept.tobytes()).hexdigest(),
+        }
+    )
 
 
 def _spill(
@@ -92,8 +102,10 @@ def _spill(
     return result, files
 
 
-def _kept_records(job: Job, split: Split) -> np.ndarray:
-    """Numbers of the records that scan and deduplication left, ascending uint32."""
+def _kept_records(job: Job, split: Split) -> np.ndarray | None:
+    """Numbers of the records that scan and deduplication left, ascending uint32; None where nothing is cleaned."""
+    if not job.source_of(split).clean.enabled:
+        return None
     kept = read_keys(job, job.source_of(split).id, split.part)["record"]
     drops = read_drops(job, split)
     return np.setdiff1d(kept, drops, assume_unique=True) if len(drops) else np.ascontiguousarray(kept)

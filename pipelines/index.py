@@ -27,6 +27,7 @@ from gristmill.formats.index_set import (
     write_blend,
 )
 from gristmill.formats.index_sources import index_sources
+from gristmill.formats.receipts import Receipt
 from gristmill.formats.split import SPLITS
 from gristmill.formats.storage import FileFacts, file_facts, join, relative_to
 from gristmill.pipelines.encoders import TOKENIZER_FOLDER
@@ -40,6 +41,7 @@ __all__ = [
     "close_blend",
     "close_index",
     "index_member",
+    "index_receipt",
     "plan_index",
 ]
 
@@ -82,6 +84,11 @@ def index_member(job: Job, plan: MemberPlan) -> dict[str, Any]:
     settings, sources = _index(job), _sources(job)
     folder = set_path(job.corpus, settings, sources)
     return dataclasses.asdict(index_build.index_member(job.corpus, folder, plan, sources[plan.place]))
+
+
+def index_receipt(job: Job, plan: MemberPlan) -> Receipt | None:
+    """The receipt of a member; None where it is not there, or not for this run."""
+    return index_build.member_receipt(job.corpus, set_path(job.corpus, _index(job), _sources(job)), plan)
 
 
 def _files(job: Job, folder: str, files: Any) -> dict[str, FileFacts]:

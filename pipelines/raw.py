@@ -25,7 +25,7 @@ from gristmill.pipelines.plan import Plan, Split
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import Batch, RecordAccount
 
-__all__ = ["copied_files", "copies", "copy_split", "raw_path", "read_records"]
+__all__ = ["copied_files", "copies", "copy_receipt", "copy_split", "raw_path", "read_records"]
 
 _STEP = "download"
 _VERSION = 1
@@ -56,7 +56,7 @@ def copy_split(job: Job, split: Split) -> dict[str, Any]:
         InputError: a record is bad and the policy is "fail", or a file is damaged.
         StorageError: a file cannot be read or written.
     """
-    receipt = _receipt(job, split)
+    receipt = copy_receipt(job, split)
     if receipt is None:
         source = job.source_of(split)
         place = _place(job, split)
@@ -99,7 +99,7 @@ def read_records(job: Job, split: Split, source: SourceSettings, account: Record
         InputError: a record is bad and the policy is "fail", or a file is damaged.
         StorageError: a file cannot be read.
     """
-    receipt = _receipt(job, split) if source.materialize else None
+    receipt = copy_receipt(job, split) if source.materialize else None
     if receipt is None:
         yield from read_split(split, source, account)
         return
@@ -144,7 +144,8 @@ def _digest(split: Split) -> str:
     return digest({"step": _STEP, "version": _VERSION, "reading": split.reading})
 
 
-def _receipt(job: Job, split: Split) -> Receipt | None:
+def copy_receipt(job: Job, split: Split) -> Receipt | None:
+    """The receipt of a split's copy; None where it is not there, or not for this reading."""
     place = _place(job, split)
     return valid_receipt(place.folder, place.receipt, _digest(split))
 

@@ -32,6 +32,7 @@ __all__ = [
     "RANKED_DTYPE",
     "read_keys",
     "rejects_path",
+    "scan_receipt",
     "scan_split",
     "split_result",
     "write_rejects",
@@ -65,11 +66,8 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
         StorageError: a file cannot be read or written.
     """
     source = job.source_of(split)
-    receipt_path = item_receipt_path(job.corpus, "scan", job.item(split))
     near_settings = job.recipe.near_dedup if job.near(split) else None
-    near_digest = {} if near_settings is None else {"near_dedup": near_settings}
-    item_digest = digest({"step": "scan", "split": split.digest, **near_digest})
-    receipt = valid_receipt(job.corpus, receipt_path, item_digest)
+    receipt = scan_receipt(job, split)
     if receipt is not None:
         return {**receipt.result, "number": split.number, "source": split.source}
     account = RecordAccount(source.bad_records)
@@ -106,8 +104,22 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
         "text_in": read.tolist(),
         "text_kept": _size(packed).tolist(),
     }
-    write_receipt(receipt_path, Receipt(digest=item_digest, files=files, result=result))
+    write_receipt(_receipt_path(job, split), Receipt(digest=_scan_digest(job, split), files=files, result=result))
     return result
+
+
+def scan_receipt(job: Job, split: Split) -> Receipt | None:
+    """The receipt of a split's scan; None where it is not there, or not for this run."""
+    return valid_receipt(job.corpus, _receipt_path(job, split), _scan_digest(job, split))
+
+
+def _receipt_path(job: Job, split: Split) -> str:
+    return item_receipt_path(job.corpus, "scan", job.item(split))
+
+
+def _scan_digest(job: Job, split: Split) -> str:
+    near = {"near_dedup": job.recipe.near_dedup} if job.near(split) else {}
+    return digest({"step": "scan", "split": split.digest, **near})
 
 
 def _receive_spill(job: Job, split: Split, account: RecordAccount, spill: SpillWriter) -> None:

@@ -23,7 +23,7 @@ from gristmill.pipelines.job import Job
 from gristmill.pipelines.limits import cut_reports
 from gristmill.pipelines.spill import read_kept
 
-__all__ = ["assemble_shard", "plan_shards", "shard_item", "shard_path", "ShardPiece", "ShardPlan"]
+__all__ = ["assemble_shard", "plan_shards", "shard_item", "shard_path", "shard_receipt", "ShardPiece", "ShardPlan"]
 
 _COPY_TOKENS = 1 << 21
 
@@ -178,9 +178,7 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
         StorageError: a file cannot be read or written.
     """
     source_id = job.recipe.sources[plan.source].id
-    receipt_path = item_receipt_path(job.corpus, "assemble", shard_item(source_id, plan.number, plan.count))
-    item_digest = digest({"step": "assemble", "tokenizer": job.tokenizer, "plan": plan.decides()})
-    receipt = valid_receipt(job.corpus, receipt_path, item_digest)
+    receipt = shard_receipt(job, plan)
     if receipt is not None:
         return {**receipt.result, "source": plan.source}
     encoder = encoder_of(job)
@@ -220,8 +218,22 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
         "last": list(ends[-1]),
     }
     files = {f"{name}.bin": facts.bin, f"{name}.idx": facts.idx, rec_name: rec}
-    write_receipt(receipt_path, Receipt(digest=item_digest, files=files, result=result))
+    write_receipt(_receipt_path(job, plan), Receipt(digest=_shard_digest(job, plan), files=files, result=result))
     return {**result, "source": plan.source}
+
+
+def shard_receipt(job: Job, plan: ShardPlan) -> Receipt | None:
+    """The receipt of a shard; None where it is not there, or not for these documents."""
+    return valid_receipt(job.corpus, _receipt_path(job, plan), _shard_digest(job, plan))
+
+
+def _receipt_path(job: Job, plan: ShardPlan) -> str:
+    source_id = job.recipe.sources[plan.source].id
+    return item_receipt_path(job.corpus, "assemble", shard_item(source_id, plan.number, plan.count))
+
+
+def _shard_digest(job: Job, plan: ShardPlan) -> str:
+    return digest({"step": "assemble", "tokenizer": job.tokenizer, "plan": plan.decides()})
 
 
 def _runs(kept: np.ndarray) -> list[tuple[int, int]]:
