@@ -24,6 +24,7 @@ from fsspec.asyn import AsyncFileSystem
 
 from gristmill.formats.attempt import attempt_and_rename, attempt_on_disk, attempt_upload
 from gristmill.formats.errors import GristmillError, StorageError
+from gristmill.formats.reasons import reason
 from gristmill.formats.resuming import is_web, open_web
 
 __all__ = [
@@ -38,12 +39,14 @@ __all__ = [
     "list_folders",
     "local_path",
     "make_folder",
+    "named",
     "open_read",
     "Publication",
     "publish",
     "read_bytes",
     "read_range",
     "relative_to",
+    "remote",
     "remove",
     "remove_tree",
     "write_bytes",
@@ -99,38 +102,28 @@ def relative_to(path: str, base: str) -> str:
     return path[len(prefix) :] if path.startswith(prefix) else path
 
 
-def _remote(path: str) -> tuple[Any, str]:
+def remote(path: str) -> tuple[Any, str]:
     """File system and inner path of a URL; listings that an earlier call cached are forgotten."""
-    with _named(path, "be opened"):
+    with named(path, "be opened"):
         file_system, inner = fsspec.core.url_to_fs(path)
         file_system.invalidate_cache()
     return file_system, inner
 
 
 @contextmanager
-def _named(path: str, action: str) -> Iterator[None]:
+def named(path: str, action: str) -> Iterator[None]:
     """Turns an operating system's or store's error into one that names the path and what was tried."""
     try:
         yield
     except GristmillError:
         raise
     except (OSError, ValueError) as error:
-        raise StorageError(f"{path}: cannot {action}: {_reason(error)}") from error
+        place = local_path(path) if is_local(path) else None
+        raise StorageError(f"{path}: cannot {action}: {reason(error, place)}") from error
     except Exception as error:  # stores raise errors of their own libraries, which have no common root
         if is_local(path):
             raise
-        raise StorageError(f"{path}: cannot {action}: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    if isinstance(error, FileNotFoundError):  # of a store; its text is only the path once more
-        return "No such file, folder or bucket"
-    text = str(error).strip(" ,")
-    if isinstance(error, OSError | ValueError):
-        return text or type(error).__name__
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        raise StorageError(f"{path}: cannot {action}: {reason(error)}") from error
 
 
 def exists(path: str) -> bool:
@@ -139,10 +132,10 @@ def exists(path: str) -> bool:
     Raises:
         StorageError: it cannot be told: no permission, or the store does not answer.
     """
-    with _named(path, "be looked up"):
+    with named(path, "be looked up"):
         if is_local(path):
             return local_path(path).exists()
-        file_system, inner = _remote(path)
+        file_system, inner = remote(path)
         try:
             file_system.info(inner)
         except FileNotFoundError:
@@ -156,10 +149,10 @@ def file_size(path: str) -> int:
     Raises:
         StorageError: the file is absent or cannot be examined.
     """
-    with _named(path, "be examined"):
+    with named(path, "be examined"):
         if is_local(path):
             return local_path(path).stat().st_size
-        file_system, inner = _remote(path)
+        file_system, inner = remote(path)
         return int(file_system.info(inner)["size"])
 
 
@@ -175,7 +168,7 @@ def list_files(folder: str, *, recursive: bool = False) -> list[str]:
     Raises:
         StorageError: the folder, or one below it, may not be listed.
     """
-    with _named(folder, "be listed"):
+    with named(folder, "be listed"):
         names = _local_names(folder, recursive) if is_local(folder) else _remote_names(folder, recursive)
     return sorted(join(folder, name) for name in names)
 
@@ -200,7 +193,7 @@ def _unless_gone(error: OSError) -> None:
 
 
 def _remote_names(folder: str, recursive: bool) -> list[str]:
-    file_system, inner = _remote(folder)
+    file_system, inner = remote(folder)
     prefix = inner.rstrip("/") + "/"
     try:
         found = file_system.find(inner, maxdepth=None if recursive else 1)
@@ -211,11 +204,11 @@ def _remote_names(folder: str, recursive: bool) -> list[str]:
 
 def list_folders(folder: str) -> list[str]:
     """Names (not paths) of the folders directly inside a folder, sorted; a missing folder has none."""
-    with _named(folder, "be listed"):
+    with named(folder, "be listed"):
         if is_local(folder):
             root = local_path(folder)
             return sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
-        file_system, inner = _remote(folder)
+        file_system, inner = remote(folder)
         try:
             entries = file_system.ls(inner, detail=True)
         except FileNotFoundError:
@@ -226,7 +219,7 @@ def list_folders(folder: str) -> list[str]:
 def make_folder(folder: str) -> None:
     """Makes a folder and its parents; an object store needs none, so nothing happens there."""
     if is_local(folder):
-        with _named(folder, "be created"):
+        with named(folder, "be created"):
             local_path(folder).mkdir(parents=True, exist_ok=True)
 
 
@@ -236,18 +229,18 @@ def open_read(path: str) -> BinaryIO:
     Raises:
         StorageError: the file is absent or may not be read.
     """
-    with _named(path, "be opened"):
+    with named(path, "be opened"):
         if is_local(path):
             return local_path(path).open("rb")
         if is_web(path):
             return open_web(path)
-        file_system, inner = _remote(path)
+        file_system, inner = remote(path)
         return file_system.open(inner, "rb")  # type: ignore[no-any-return]
 
 
 def read_bytes(path: str) -> bytes:
     """All bytes of a (small) file."""
-    with open_read(path) as file, _named(path, "be read"):
+    with open_read(path) as file, named(path, "be read"):
         return file.read()
 
 
@@ -259,13 +252,13 @@ def read_range(path: str, start: int, length: int) -> bytes:
     """
     if length == 0:  # a range of no bytes cannot be asked of a store
         return b""
-    with _named(path, "be read"):
+    with named(path, "be read"):
         if is_local(path) or is_web(path):
             with open_web(path) if is_web(path) else local_path(path).open("rb") as file:
                 file.seek(start)
                 data = file.read(length)
         else:
-            file_system, inner = _remote(path)
+            file_system, inner = remote(path)
             data = bytes(file_system.cat_file(inner, start=start, end=start + length))
     if len(data) != length:
         raise StorageError(f"{path}: {len(data)} bytes came where {length} were asked for at byte {start}: cut short?")
@@ -291,7 +284,7 @@ class Publication:
         if isinstance(data, np.ndarray):
             data = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
         view = memoryview(data)
-        with _named(self.path, "be written"):
+        with named(self.path, "be written"):
             self._raw.write(view)
         if self._digest is not None:
             self._digest.update(view)
@@ -299,7 +292,7 @@ class Publication:
 
     def flush(self) -> None:
         """Hands what is buffered to the disk or store, so that a full disk is met here and not when the block ends."""
-        with _named(self.path, "be written"):
+        with named(self.path, "be written"):
             self._raw.flush()
 
     def facts(self) -> FileFacts:
@@ -324,11 +317,11 @@ def publish(path: str, *, scratch: bool = False) -> Iterator[Publication]:
     Raises:
         StorageError: the file cannot be written (no permission, disk full, refused by the store).
     """
-    guard = functools.partial(_named, path, "be written")
+    guard = functools.partial(named, path, "be written")
     if is_local(path):
         attempt = attempt_on_disk(local_path(path), guard, durable=not scratch)
     else:
-        file_system, inner = _remote(path)
+        file_system, inner = remote(path)
         is_store = isinstance(file_system, AsyncFileSystem)
         attempt = (attempt_upload if is_store else attempt_and_rename)(file_system, inner, guard)
     with attempt as raw:
@@ -346,7 +339,7 @@ def file_facts(path: str) -> FileFacts:
     """Reads a whole file for its size and digest."""
     digest = hashlib.sha256()
     size = 0
-    with open_read(path) as file, _named(path, "be read"):
+    with open_read(path) as file, named(path, "be read"):
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             size += len(chunk)
@@ -355,11 +348,11 @@ def file_facts(path: str) -> FileFacts:
 
 def remove(path: str) -> None:
     """Removes a file; one that is already gone is no error."""
-    with _named(path, "be removed"):
+    with named(path, "be removed"):
         if is_local(path):
             local_path(path).unlink(missing_ok=True)
             return
-        file_system, inner = _remote(path)
+        file_system, inner = remote(path)
         try:
             file_system.rm_file(inner)
         except FileNotFoundError:
@@ -376,7 +369,7 @@ def remove_tree(folder: str) -> None:
             remove(path)
         return
     root = local_path(folder)
-    with _named(folder, "be removed"):
+    with named(folder, "be removed"):
         for where, folders, names in os.walk(root, topdown=False, onerror=_unless_gone):
             for name in names:
                 Path(where, name).unlink(missing_ok=True)
