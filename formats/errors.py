@@ -16,7 +16,10 @@ Each message says what is wrong, where (file and line, row or key), the value fo
 One tree trades finer `except` clauses for a command line that needs a single handler.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Self
 
 __all__ = [
     "CorpusError",
@@ -39,9 +42,16 @@ class GristmillError(Exception):
 
     Attributes:
         exit_code: what the command line exits with when this error reaches it.
+        facts: what the message says, by name, for a log that machines read; empty where nobody has said it.
     """
 
     exit_code = 1
+    facts: Mapping[str, Any] = MappingProxyType({})
+
+    def about(self, **facts: Any) -> Self:
+        """The error with facts beside its message: file, line, row, key, value, rule, remedy; JSON values."""
+        self.facts = {**self.facts, **facts}
+        return self
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.args, dict(self.__dict__)))

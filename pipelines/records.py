@@ -92,7 +92,7 @@ class RecordAccount:
             raise InputError(
                 f"{place.path}{place.detail}: {reason.replace('_', ' ')}: {_shown(value)}; {remedy}, or set "
                 'bad_records = "skip" to count such records and go on'
-            )
+            ).about(file=place.path, place=place.detail, rule=reason, value=_shown(value), remedy=remedy)
         self.bad += 1
         self.last_bad = _shown(value)
         self.drop(reason, where, value)

@@ -1,19 +1,22 @@
 """The `gristmill` command: one word chooses the work, and only the room that does it is imported.
 
 Errors made on purpose end as one sentence and an exit code, 2 for settings and 1 for data; everything else, and
-everything under --debug, shows its traceback.
+everything under --debug, shows its traceback. This is where the log is set up, in the form that --log-format names.
 """
 
 import argparse
 import atexit
+import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from gristmill import __version__
 from gristmill.formats.errors import GristmillError, MissingExtraError, SettingsError
+from gristmill.formats.log import LOG_FORMATS, LOG_VARIABLE, event, logging_as, logs_json, tell_error
 
 __all__ = ["entry", "main"]
 
@@ -51,6 +54,20 @@ def _plan(parser: _Parser, words: list[str]) -> int:
 
     outlook.add_arguments(parser)
     return outlook.run(parser.parse_args(words))
+
+
+def _stages(parser: _Parser, words: list[str]) -> int:
+    from gristmill.pipelines import stages_command
+
+    stages_command.add_arguments(parser)
+    arguments, more = parser.parse_known_args(words)
+    if arguments.airflow:
+        from gristmill.dataflow import airflow_command
+
+        return airflow_command.run(arguments, more)
+    if more:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    return stages_command.run(arguments)
 
 
 def _verify(parser: _Parser, words: list[str]) -> int:
@@ -108,6 +125,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[_Parser, list[str]], int]]] = {
     "prepare": ("prepare a corpus from a recipe", _prepare),
     "launch": ("check and price a recipe's run, and submit it to Google Cloud Dataflow", _launch),
     "plan": ("show what a recipe will give, before anything is built", _plan),
+    "stages": ("show which stages of a recipe are done, stale or missing, or write a schedule of them", _stages),
     "index": ("build one more order for a corpus, or indices of anyone's data", _index),
     "blend": ("build the indices of a blend of anyone's data", _blend),
     "merge": ("join many .bin/.idx pairs to one", _merge),
@@ -129,10 +147,49 @@ def _run(words: list[str]) -> int:
     )
     parser.add_argument("--version", action="version", version=f"gristmill {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error, anywhere on the line")
+    parser.add_argument(
+        "--log-format", choices=LOG_FORMATS, help="form of what is said on standard error, anywhere on the line"
+    )
     parser.add_argument("command", choices=sorted(_COMMANDS), metavar="COMMAND", help="what to do; see below")
     arguments = parser.parse_args(words[:1])
     says, work = _COMMANDS[arguments.command]
-    return work(_Parser(prog=f"gristmill {arguments.command}", description=says, allow_abbrev=False), words[1:])
+    everywhere = f"--debug and --log-format {'|'.join(LOG_FORMATS)} may stand anywhere on the line"
+    own = _Parser(prog=f"gristmill {arguments.command}", description=says, epilog=everywhere, allow_abbrev=False)
+    if not logs_json():
+        return work(own, words[1:])
+    began = time.monotonic()
+    event("start", f"gristmill {arguments.command}", command=arguments.command, version=__version__)
+    code = work(own, words[1:])
+    seconds = round(time.monotonic() - began, 3)
+    event(
+        "end",
+        f"gristmill {arguments.command} ended after {seconds} s",
+        command=arguments.command,
+        exit_code=code,
+        seconds=seconds,
+    )
+    return code
+
+
+def _log_format(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The form of the log that the words ask for, else the environment, and the other words.
+
+    Raises:
+        SettingsError: there is no such form.
+    """
+    chosen, rest = os.environ.get(LOG_VARIABLE) or LOG_FORMATS[0], []
+    waiting = iter(words)
+    for word in waiting:
+        name, equals, value = word.partition("=")
+        if name != "--log-format":
+            rest.append(word)
+            continue
+        chosen = value if equals else next(waiting, "")
+    if chosen not in LOG_FORMATS:
+        raise SettingsError(
+            f"--log-format {chosen or '(none)'}: there is no such form; the forms are {', '.join(LOG_FORMATS)}"
+        )
+    return chosen, rest
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -144,42 +201,61 @@ def main(words: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 when all is well, 2 for bad settings, 1 for bad data.
     """
-    given = list(sys.argv[1:] if words is None else words)
+    with contextlib.ExitStack() as log:
+        return _main(list(sys.argv[1:] if words is None else words), log)
+
+
+def _main(given: list[str], log: contextlib.ExitStack) -> int:
+    """Sets up the log for as long as `log` stays open, and runs the command line."""
     debug = "--debug" in given
     try:
-        return _run([word for word in given if word != "--debug"])
+        form, words = _log_format([word for word in given if word != "--debug"])
+        log.enter_context(logging_as(form, quiet="--quiet" in words))
+        return _run(words)
     except GristmillError as error:
-        if debug:
+        if debug and not logs_json():
             raise
-        print(f"gristmill: {error}", file=sys.stderr)
+        tell_error(error, trace=debug)
         return error.exit_code
     except BrokenPipeError:  # the reader of our output, `head` for one, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        print("gristmill: interrupted; what is finished stays, and a rerun goes on from there", file=sys.stderr)
+        says = "interrupted; what is finished stays, and a rerun goes on from there"
+        if logs_json():
+            event("interrupted", says)
+        else:
+            print(f"gristmill: {says}", file=sys.stderr)
         return 130
+    except Exception as error:
+        if not logs_json():
+            raise
+        tell_error(error, trace=True)
+        return 1
 
 
 def entry() -> NoReturn:
     """Runs the command as a program: `main`, then the end of the process with its exit code."""
     codes: list[int] = []
-    atexit.register(_end, codes)  # the first to be registered is the last to be called
+    log = contextlib.ExitStack()
+    atexit.register(_end, codes, log)  # the first to be registered is the last to be called
     try:
-        codes.append(main())
+        codes.append(_main(sys.argv[1:], log))
     except Exception:
         codes.append(1)
         raise
     sys.exit(codes[0])
 
 
-def _end(codes: Sequence[int]) -> None:
+def _end(codes: Sequence[int], log: contextlib.ExitStack) -> None:
     """Ends the process while threads of a run that was stopped are inside a library.
 
     Python ends such a thread when it next asks for the lock, and where that is in a library written in Rust, the end of
-    the thread is the abort of the process.
+    the thread is the abort of the process. A log of JSON lines ends here too, so that nothing is printed behind it.
     """
-    if codes and threading.active_count() > 1:
+    machines = logs_json()
+    log.close()
+    if codes and (machines or threading.active_count() > 1):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(codes[0])
