@@ -31,6 +31,7 @@ __all__ = [
     "read_recipe",
     "Recipe",
     "SourceSettings",
+    "STREAM",
     "TokenizerSettings",
 ]
 
@@ -43,17 +44,21 @@ DEFAULT_TARGET_TOKENS = 50_000_000
 DEFAULT_SPLITS = "969,30,1"
 """Proportions of training, validation and test of an index that names none; Megatron's."""
 
-FORMATS = ("auto", "jsonl", "parquet", "arrow", "csv", "warc", "text", "python")
+FORMATS = ("auto", "jsonl", "parquet", "arrow", "csv", "warc", "tfrecord", "array_record", "text", "python")
 """What `format` of a source may say."""
+
+STREAM = "stream"
+"""The format of what is no file but a shard of a dataset of the hub, which no recipe names."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAME_SAYS = "letters, digits, dots, dashes and underscores, starting with a letter or digit"
 _ID_SAYS = f"{_NAME_SAYS}, not ending in .npy"
 _MOST_TOKENS_PER_SHARD = 2**40
 _READING = (
-    *("format", "text_field", "extra_text_field", "separator", "template", "html", "document"),
+    *("format", "text_field", "extra_text_field", "separator", "template", "html", "document", "record"),
     *("bad_records", "invalid_text", "expect_damaged"),
 )
+_UNUSED = {"record": "example"}  # what says that a setting which came later is not used
 _PLACES = ("files", "hub", "materialize", "copies")  # say where a source's files lie, which decides no document
 
 
@@ -86,6 +91,7 @@ class SourceSettings:
         template: text with fields in braces, in place of those three; None for none.
         html: what becomes text of a web archive's pages: "main", their main content, or "all".
         document: what a document of a text file is: "file" or "line".
+        record: what a record of a TFRecord or ArrayRecord file is: "example", "json" or "text".
         weight: share of the training samples; None where no source has one.
         max_epochs: how often the training split may use it; None for any.
         bad_records: "fail" stops at the first bad record, "skip" counts it and goes on.
@@ -119,6 +125,7 @@ class SourceSettings:
     hub: HubDataset | None = None
     materialize: bool = False
     copies: str | None = None
+    record: str = "example"
 
     @property
     def form(self) -> TextForm:
@@ -128,7 +135,7 @@ class SourceSettings:
     def reading(self) -> dict[str, Any]:
         """What decides which texts and addresses reading gives, before any of them is cleaned."""
         address = self.clean.url_field if self.clean.url_lists else None
-        return {name: getattr(self, name) for name in _READING} | {"address": address}
+        return _told({name: getattr(self, name) for name in _READING} | {"address": address})
 
     def identity(self) -> dict[str, Any]:
         """Everything that decides the source's documents, without where the files lie, how much is taken of
@@ -137,7 +144,12 @@ class SourceSettings:
         for name in ("limits", "weight", "max_epochs", *_PLACES):
             del values[name]
         values["clean"] = self.clean.identity()
-        return values
+        return _told(values)
+
+
+def _told(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a source without those that came later and are not used, so that digests stay what they were."""
+    return {name: value for name, value in values.items() if name not in _UNUSED or value != _UNUSED[name]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +187,7 @@ class Recipe:
             for name in _PLACES:
                 del source[name]
             source["clean"] = own.clean.identity()
+        values["sources"] = [_told(source) for source in values["sources"]]
         return digest(values)
 
 
@@ -297,6 +310,7 @@ def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
         template=_template(table),
         html=table.choice("html", ("main", "all"), "main"),
         document=table.choice("document", ("file", "line"), "file"),
+        record=table.choice("record", ("example", "json", "text"), "example"),
         weight=table.take("weight", float, None, rule=lambda value: value >= 0, says="a finite number, 0 or more"),
         max_epochs=table.take("max_epochs", float, None, rule=lambda value: value > 0, says="a number above 0"),
         bad_records=table.choice("bad_records", ("fail", "skip"), "fail"),

@@ -1,4 +1,4 @@
-"""Decompresses gzip, bzip2, xz and Zstandard streams, and notices when one was cut short.
+"""Decompresses gzip, zlib, bzip2, xz and Zstandard streams, and notices when one was cut short.
 
 All members or frames of a file are read, as `cat a.gz b.gz` makes them. The usual readers of these formats differ in
 what they do at an unfinished end, some simply stop; here each codec's own end mark is asked for. Memory is bounded by
@@ -68,8 +68,8 @@ class _Codec(Protocol):
 
 
 class _Gzip:
-    def __init__(self) -> None:
-        self._codec = zlib.decompressobj(wbits=31)
+    def __init__(self, wbits: int = 31) -> None:
+        self._codec = zlib.decompressobj(wbits=wbits)
         self._full = False
 
     @property
@@ -115,6 +115,8 @@ class _Bounded:
 def _codec(compression: str) -> _Codec:
     if compression == "gzip":
         return _Gzip()
+    if compression == "zlib":
+        return _Gzip(zlib.MAX_WBITS)
     if compression == "bzip2":
         return _Bounded(bz2.BZ2Decompressor())
     if compression == "xz":

@@ -12,19 +12,23 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import BinaryIO, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import open_read
+from gristmill.pipelines.array_record_file import open_array_record, read_array_index
 from gristmill.pipelines.arrow_file import arrow_batches, arrow_rows
 from gristmill.pipelines.clean import clean_batch
 from gristmill.pipelines.decompress import DecompressedStream
+from gristmill.pipelines.input_formats import NEVER_PACKED
 from gristmill.pipelines.inputs import InputFile
 from gristmill.pipelines.plan import Extent, Split
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import RecordAccount
+from gristmill.pipelines.tfrecord_file import whole_frames
 
 __all__ = ["estimate_source", "SourceEstimate"]
 
@@ -93,9 +97,11 @@ def estimate_source(
             tally, total = sampler.parquet(group), _rows(group, _parquet_rows)
         elif kind == "arrow":
             tally, total = sampler.arrow(group), _rows(group, _arrow_rows)
+        elif kind == "array_record":
+            tally, total = sampler.array_records(group), _rows(group, _array_records)
         elif _one_document_each(source, kind):
             tally, total = sampler.whole_files(group), float(stored)
-        elif compressed or kind in {"csv", "warc"}:
+        elif compressed or kind in {"csv", "warc", "tfrecord"}:
             tally, total = sampler.compressed_lines(group), float(stored)
         else:
             tally, total = sampler.plain_lines(group), float(stored)
@@ -129,6 +135,14 @@ def _parquet_rows(file: InputFile) -> int:
 
 def _arrow_rows(file: InputFile) -> int:
     return arrow_rows(file.path)
+
+
+def _array_records(file: InputFile) -> int:
+    index = read_array_index(file.path, file.size)
+    if index is not None:
+        return int(index.records[-1])
+    with open_array_record(file.path, file.size, [(0, file.size)]) as reader:
+        return int(reader.num_records())
 
 
 def _metadata(file: InputFile) -> pq.FileMetaData:
@@ -169,7 +183,8 @@ class _Sampler:
             width = _PLACE_BYTES
             while True:
                 data, consumed, whole = _beginning(file, width)
-                cut = len(data) if whole else data.rfind(b"\n") + 1
+                last = whole_frames(data) if file.format == "tfrecord" else data.rfind(b"\n") + 1
+                cut = len(data) if whole else last
                 if cut or width >= _MOST_BYTES:
                     break
                 width *= 8
@@ -214,6 +229,20 @@ class _Sampler:
                 self._add(tally, [_extent(file, start=batch, end=batch + 1)], None)
         return tally
 
+    def array_records(self, files: Sequence[InputFile]) -> _Tally:
+        """First records from a chunk on; the amount is records."""
+        tally = _Tally()
+        for number, file in enumerate(_spaced(files, _PLACES)):
+            index = read_array_index(file.path, file.size)
+            if index is None:
+                self._add(tally, [_extent(file, whole=True)], None)
+            elif len(index.records) > 1:
+                chunks = len(index.records) - 1
+                chunk = chunks * (2 * number + 1) // (2 * _PLACES)
+                end = 1 + int(np.searchsorted(index.bounds, index.bounds[chunk] + _PLACE_BYTES))
+                self._add(tally, [_extent(file, start=chunk, end=min(end, chunks))], None)
+        return tally
+
     def _add_bytes(self, tally: _Tally, file: InputFile, data: bytes, amount: float) -> None:
         """Adds what some bytes hold, as a file of the same format."""
         with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
@@ -226,7 +255,7 @@ class _Sampler:
         """Adds what extents hold up to a bounded amount of text; without an amount, the records read are it."""
         account = RecordAccount("skip")
         source = self._source
-        if extents[0].format in {"csv", "warc"}:  # a part of a file may end inside a value or a page
+        if extents[0].format in {"csv", "warc", "tfrecord"}:  # a part of a file may end inside a value or a page
             source = replace(source, expect_damaged=(extents[0].relative,))
         texts: list[str] = []
         size = 0
@@ -320,5 +349,5 @@ def _extent(file: InputFile, *, start: int = 0, end: int = 0, path: str | None =
         compression=file.compression if path is None else None,
         start=start,
         end=end,
-        whole=whole or (start == 0 and end == file.size and file.format not in {"parquet", "arrow"}),
+        whole=whole or (start == 0 and end == file.size and file.format not in NEVER_PACKED),
     )

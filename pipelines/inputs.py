@@ -20,34 +20,24 @@ from typing import Any, NoReturn
 import xxhash
 
 from gristmill.formats.errors import InputError, SettingsError, StorageError
-from gristmill.formats.recipe import FORMATS, SourceSettings
+from gristmill.formats.recipe import FORMATS, STREAM, SourceSettings
 from gristmill.formats.resuming import is_web
 from gristmill.formats.storage import base_name, file_size, is_local, local_path, open_read, read_range, relative_to
-from gristmill.pipelines.decompress import HEAD_BYTES, detect_compression
 from gristmill.pipelines.hub import HubEntry
 from gristmill.pipelines.hub_inputs import resolve_hub
+from gristmill.pipelines.input_formats import (
+    ENDINGS,
+    HEAD_BYTES,
+    NEVER_PACKED,
+    compression_of,
+    format_of,
+    says_compressed,
+)
 from gristmill.pipelines.input_lists import expand_lists
 from gristmill.pipelines.input_stores import open_store, web_facts, web_name, web_path
 
 __all__ = ["find_inputs", "InputFile"]
 
-_COMPRESSED = (".gz", ".gzip", ".bz2", ".xz", ".zst", ".zstd")
-_FORMATS = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".warc": "warc",
-    ".wet": "warc",
-    ".txt": "text",
-    ".text": "text",
-    ".py": "python",
-}
 _MARKERS = {"__pycache__", "_temporary", "_delta_log"}
 _MAGIC = re.compile(r"[*?\[]")
 _CHECKSUMS = ("crc32c", "md5Hash", "md5", "sha256", "ETag", "etag")
@@ -67,7 +57,7 @@ class InputFile:
         size: bytes as stored.
         checksum: what identifies its content, "xxh3:..." or the store's own.
         format: one of `formats.recipe.FORMATS`, but not "auto".
-        compression: "gzip", "bzip2", "xz", "zstd", or None.
+        compression: "gzip", "bzip2", "xz", "zstd", "zlib", or None.
     """
 
     path: str
@@ -128,7 +118,8 @@ def _check_damaged(source: SourceSettings, names: set[str], key: str) -> None:
 
 
 def _hub_inputs(source: SourceSettings, key: str) -> tuple[InputFile, ...]:
-    """The files of a dataset of the hub; the hub's listing tells all of them but whether they are compressed."""
+    """The files of a dataset of the hub, or the shards it is streamed by; the hub's listing tells all of them but whether
+    they are compressed."""
     if source.hub is None:
         return ()
 
@@ -136,12 +127,12 @@ def _hub_inputs(source: SourceSettings, key: str) -> tuple[InputFile, ...]:
         script = path.endswith(".py") and source.format != "python" and not explicit
         return _wanted(path, source.format, explicit=explicit) and not script
 
-    found = resolve_hub(source.hub, key, wanted)
+    found, streamed = resolve_hub(source.hub, key, wanted)
     _check_damaged(source, {entry.path for _, entry in found}, key)
 
     def examine(listed: tuple[str, HubEntry]) -> InputFile:
         url, entry = listed
-        kind = _kind_of(url, source.format, f"{key}.dataset")
+        kind = STREAM if streamed else _kind_of(url, source.format, f"{key}.dataset")
         return _input_file(url, entry.path, entry.size, entry.checksum, kind)
 
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -174,15 +165,6 @@ def _told_apart(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
         names = longer
 
 
-def _format_of(name: str) -> str | None:
-    stem = name.lower()
-    for suffix in _COMPRESSED:
-        if stem.endswith(suffix):
-            stem = stem[: -len(suffix)]
-            break
-    return _FORMATS.get(posixpath.splitext(stem)[1])
-
-
 def _visible(relative: str) -> bool:
     """Whether no part of a path is hidden, a marker of another tool, or an unfinished file."""
     return not any(part.startswith(".") or part in _MARKERS for part in relative.split("/"))
@@ -191,9 +173,9 @@ def _visible(relative: str) -> bool:
 def _wanted(relative: str, given_format: str, *, explicit: bool) -> bool:
     """Whether a file found below a folder (or, `explicit`, by a glob) is text for us."""
     name = base_name(relative)
-    if not _visible(relative) or (name.startswith("_") and _format_of(name) is None):
+    if not _visible(relative) or (name.startswith("_") and format_of(name) is None):
         return False
-    return explicit or given_format != "auto" or _format_of(name) is not None
+    return explicit or given_format != "auto" or format_of(name) is not None
 
 
 def _match(pattern: str, given_format: str) -> list[tuple[str, str]]:
@@ -339,11 +321,10 @@ def _kind_of(path: str, given_format: str, key: str) -> str:
     Raises:
         SettingsError: it is not given, and cannot be told from the name.
     """
-    kind = given_format if given_format != "auto" else _format_of(web_name(path) if is_web(path) else base_name(path))
+    kind = given_format if given_format != "auto" else format_of(web_name(path) if is_web(path) else base_name(path))
     if kind is None:
-        known = ", ".join(sorted(_FORMATS))
         raise SettingsError(
-            f'{key}: the format of "{path}" cannot be told from its name (known extensions: {known}, also '
+            f'{key}: the format of "{path}" cannot be told from its name (known extensions: {ENDINGS}, also '
             f"compressed); set format to one of {', '.join(FORMATS[1:])}"
         )
     return kind
@@ -351,11 +332,11 @@ def _kind_of(path: str, given_format: str, key: str) -> str:
 
 def _input_file(path: str, relative: str, size: int, checksum: str, kind: str) -> InputFile:
     """An input file, after a look whether it is compressed."""
-    if size == 0 and path.lower().endswith(_COMPRESSED):
+    if size == 0 and says_compressed(path):
         raise InputError(f"{path}: has 0 bytes, which is no complete compressed file; fetch it again or leave it out")
     compression = None
-    if kind not in {"parquet", "arrow"} and size:
-        compression = detect_compression(read_range(path, 0, min(HEAD_BYTES, size)))
+    if kind not in NEVER_PACKED and size:
+        compression = compression_of(read_range(path, 0, min(HEAD_BYTES, size)), kind)
     return InputFile(
         path=path,
         relative=relative,

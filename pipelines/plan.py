@@ -12,13 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill.formats.errors import FormatError, InputError
 from gristmill.formats.fingerprint import canonical_json, digest
-from gristmill.formats.recipe import Recipe, SourceSettings
+from gristmill.formats.recipe import STREAM, Recipe, SourceSettings
 from gristmill.formats.storage import join, open_read, read_bytes, write_bytes
+from gristmill.pipelines.array_record_file import read_array_index
 from gristmill.pipelines.arrow_file import arrow_batches
 from gristmill.pipelines.inputs import InputFile, find_inputs
 
@@ -54,9 +56,9 @@ class Extent:
         path: path or URL of the file.
         relative: what messages call it.
         format: one of `formats.recipe.FORMATS`, but not "auto".
-        compression: "gzip", "bzip2", "xz", "zstd", or None.
-        start: first byte, row group of a Parquet file or record batch of an Arrow file.
-        end: byte, row group or record batch behind the last.
+        compression: "gzip", "bzip2", "xz", "zstd", "zlib", or None.
+        start: first byte, row group of a Parquet file, record batch of an Arrow file or chunk of an ArrayRecord file.
+        end: byte, row group, record batch or chunk behind the last.
         whole: whether the extent is the whole file.
     """
 
@@ -160,7 +162,9 @@ def _extents(files: tuple[InputFile, ...], source: SourceSettings) -> Iterator[t
     pool = ThreadPoolExecutor(_THREADS)
     try:
         for number, (file, sizes) in enumerate(zip(files, pool.map(_group_sizes, files), strict=True)):
-            yield from _file_extents(number, file, sizes, source)
+            for size, extent in _file_extents(number, file, sizes, source):
+                alone = extent.format == STREAM and len(files) <= _FILES_PER_SPLIT  # a shard is resumed by itself
+                yield max(size, SPLIT_BYTES) if alone else size, extent
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -169,6 +173,9 @@ def _group_sizes(file: InputFile) -> list[int] | None:
     """Bytes of every group of rows of a file; None where it has none that it could be cut between."""
     if file.format == "parquet":
         return _row_groups(file)
+    if file.format == "array_record":
+        index = read_array_index(file.path, file.size)
+        return None if index is None else np.diff(index.bounds).tolist()
     batches = arrow_batches(file.path) if file.format == "arrow" else None
     return None if batches is None else [size for _, size in batches]
 

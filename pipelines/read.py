@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.pipelines.plan import Extent, Split
+from gristmill.pipelines.read_array_record import read_array_record
 from gristmill.pipelines.read_arrow import read_arrow
 from gristmill.pipelines.read_csv import read_csv
 from gristmill.pipelines.read_jsonl import read_jsonl
 from gristmill.pipelines.read_parquet import read_parquet
+from gristmill.pipelines.read_stream import read_stream
 from gristmill.pipelines.read_text import read_text_files, read_text_lines
+from gristmill.pipelines.read_tfrecord import read_tfrecord
 from gristmill.pipelines.read_warc import read_warc
 from gristmill.pipelines.records import Batch, RecordAccount
 
@@ -63,6 +66,12 @@ def _read_one(extent: Extent, source: SourceSettings, account: RecordAccount) ->
         yield from read_csv(extent, source, account)
     elif extent.format == "warc":
         yield from read_warc(extent, source, account)
+    elif extent.format == "tfrecord":
+        yield from read_tfrecord(extent, source, account)
+    elif extent.format == "array_record":
+        yield from read_array_record(extent, source, account)
+    elif extent.format == "stream":
+        yield from read_stream(extent, source, account)
     elif extent.format == "text":
         yield from read_text_lines(extent, source, account)
     else:

@@ -20,7 +20,7 @@ from gristmill.pipelines.lines import LineBlock, line_blocks, line_number
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.records import Batch, Place, RecordAccount
 
-__all__ = ["read_jsonl"]
+__all__ = ["object_text", "parse_object", "read_jsonl"]
 
 _SHOWN_FIELDS = 20
 
@@ -101,9 +101,18 @@ def _place(extent: Extent, offset: int) -> Callable[[], Place]:
 
 def _text(line: bytes, source: SourceSettings, account: RecordAccount, where: Callable[[], Place]) -> str | None:
     """The text of one line, or None after the account was told why there is none."""
-    row = _parse(line, source, account, where)
-    if row is None:
-        return None
+    row = parse_object(line, source, account, where)
+    return None if row is None else object_text(row, source, account, where)
+
+
+def object_text(
+    row: dict[str, Any], source: SourceSettings, account: RecordAccount, where: Callable[[], Place]
+) -> str | None:
+    """The text of an object, or None after the account was told why there is none.
+
+    Raises:
+        InputError: there is none, and the policy is "fail".
+    """
     parts = []
     for name in source.form.names:
         value = field_value(row, name)
@@ -125,9 +134,14 @@ def _text(line: bytes, source: SourceSettings, account: RecordAccount, where: Ca
     return text
 
 
-def _parse(
+def parse_object(
     line: bytes, source: SourceSettings, account: RecordAccount, where: Callable[[], Place]
 ) -> dict[str, Any] | None:
+    """The object that some bytes hold, or None after the account was told that they hold none.
+
+    Raises:
+        InputError: they hold none, and the policy is "fail".
+    """
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:

@@ -32,7 +32,7 @@ MAY_IMPORT = {
 EXTRAS = {
     "formats": (),
     "tokenize": ("prepare",),
-    "pipelines": ("prepare", "languages", "web"),
+    "pipelines": ("prepare", "dask", "hub", "languages", "records", "web"),
     "runtime": ("train",),
     "dataflow": ("prepare", "dataflow"),
 }
