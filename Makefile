@@ -41,7 +41,7 @@ format:  ## put the code into the one format, and mend what ruff can mend
 	@.venv-test/bin/python -m ruff check --fix .
 	@.venv-test/bin/python -m ruff format .
 
-parity:  ## compare with the originals: megatron-core and torch
+parity:  ## compare with the originals: megatron-core with torch, and datatrove
 	@scripts/environment .venv-parity train,dev,parity
 	@.venv-parity/bin/python -m pytest -n $(WORKERS) -m parity $(shell grep -rl "mark\.parity" tests) $(PYTEST_ARGS)
 

@@ -4,8 +4,8 @@ import dataclasses
 import hashlib
 import importlib.util
 import json
-import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +107,8 @@ def test_decisions_are_those_of_the_reference(repository: Path) -> None:
     assert len(met) > 22, "the documents must break nearly every rule"
 
 
-REFERENCE = os.environ.get("GRISTMILL_DATATROVE", "")
-
-
-@pytest.mark.datatrove
-@pytest.mark.skipif(
-    not REFERENCE and importlib.util.find_spec("datatrove") is None,
-    reason="datatrove is not installed here, and GRISTMILL_DATATROVE names no interpreter that has it",
-)
+@pytest.mark.parity
+@pytest.mark.skipif(importlib.util.find_spec("datatrove") is None, reason="datatrove (extra `parity`) is not installed")
 def test_decisions_are_those_of_the_installed_reference(repository: Path, tmp_path: Path) -> None:
     program = (
         "import json, sys; sys.path[:0] = ['tests/pipelines', 'tests/golden']\n"
@@ -122,7 +116,7 @@ def test_decisions_are_those_of_the_installed_reference(repository: Path, tmp_pa
         "json.dump(decisions(documents(3000, seed=11)), open(sys.argv[1], 'w'))\n"
     )
     path = tmp_path / "decisions.json"
-    subprocess.run([REFERENCE or "python", "-c", program, str(path)], cwd=repository, check=True, timeout=600)
+    subprocess.run([sys.executable, "-c", program, str(path)], cwd=repository, check=True, timeout=600)
     assert ours(documents(3000, seed=11)) == [renamed(row) for row in json.loads(path.read_bytes())]
 
 
