@@ -26,8 +26,9 @@ Batch = dict[str, jax.Array]
 """The arrays of a global batch by name, as `TokenBatches.element_spec` has them: unless asked otherwise, the six fields
 of `FIELD_NAMES`, each int32 [G, L], or [k, G / k, L]."""
 
-Place = Literal["host", "device"]
-"""Where fields are made: on the host before they go to the devices, or by the training step."""
+Place = Literal["host", "device", "tokens"]
+"""Where fields are made: on the host before they go to the devices; or by the training step, from inputs and targets or
+from whole rows of tokens."""
 
 
 class TokenBatches(RowBatches):
@@ -83,6 +84,8 @@ class TokenBatches(RowBatches):
             options: how the fields are made; None takes the defaults of `FieldOptions`, whatever the naming.
             fields: ``host``: a batch holds the fields, made on the host. ``device``: it holds `inputs` and `targets` in
                 the stream's dtype and a few numbers for each row, and `expand` makes the fields in the training step.
+                ``tokens``: likewise, but of `tokens`, [G, L + 1], half the bytes; for shardings that do not split the
+                sequence, without `zigzag`.
             naming: ``maxtext`` for the six fields, ``megatron`` for Megatron's names (int32 and float32 arrays); the
                 latter with ``fields="host"`` only.
             microbatches: k: deliver the G rows as [k, G / k, L] for gradient accumulation, microbatch after microbatch
@@ -124,7 +127,7 @@ class TokenBatches(RowBatches):
         return dict(self._fields.spec)
 
     def expand(self, batch: Mapping[str, jax.Array]) -> Batch:
-        """Makes the six fields of a batch of ``fields="device"``; a batch of ``fields="host"`` is given back as it is.
+        """Makes the six fields of a batch of tokens; a batch of ``fields="host"`` is given back as it is.
 
         Pure, and meant to be called inside the jitted training step, where it costs a scan over the sequence and no
         communication between devices, also where the sequence is split over them.
@@ -133,7 +136,7 @@ class TokenBatches(RowBatches):
             batch: as `next` yields it.
 
         Returns:
-            The fields that ``fields="host"`` delivers, equal bit for bit, each int32 with the sharding of `inputs`;
+            The fields that ``fields="host"`` delivers, equal bit for bit, each int32 with the sharding given;
             with ``options.cu_seqlens``, that array as well. With `zigzag`, in that order; `cu_seqlens` counts columns
             of the row as it was.
 
@@ -149,16 +152,18 @@ class TokenBatches(RowBatches):
 
 
 def _maker(
-    stream: Stream, plan: BatchPlan, options: FieldOptions, fields: str, naming: Naming
+    stream: Stream, plan: BatchPlan, options: FieldOptions, fields: Place, naming: Naming
 ) -> HostFields | DeviceFields:
     """What makes batches of rows."""
     if fields not in get_args(Place):
-        raise SettingsError(f"fields must be {' or '.join(map(repr, get_args(Place)))}, not {fields!r}")
+        raise SettingsError(f"fields must be one of {', '.join(map(repr, get_args(Place)))}, not {fields!r}")
     if fields == "host":
         return HostFields(plan=plan, options=options, naming=naming, eod_id=stream.eod_id, vocabulary=stream.vocabulary)
     if naming != "maxtext":
         raise SettingsError(
-            f'naming={naming!r} goes with fields="host": with fields="device", expand makes the six fields, and a step '
-            "may give them other names"
+            f'naming={naming!r} goes with fields="host": with fields="{fields}", expand makes the six fields, and a '
+            "step may give them other names"
         )
-    return DeviceFields(plan, options, eod_id=stream.eod_id, vocabulary=stream.vocabulary, dtype=stream.dtype)
+    return DeviceFields(
+        plan, options, eod_id=stream.eod_id, vocabulary=stream.vocabulary, dtype=stream.dtype, place=fields
+    )

@@ -1,14 +1,17 @@
-"""Fields made on the devices: two arrays of tokens go there, and the training step derives the six from them.
+"""Fields made on the devices: tokens go there, and the training step derives the six fields from them.
 
-What tokens alone cannot say goes along in a few numbers for each row: where padding begins, what lies before the first
-column of a device where the sequence is split, and the segments where the index found them or short ones were merged.
-So each device works on its own part and none asks another, whatever the mesh. The price is a scan over the sequence in
-each step, which the devices do beside the rest; the NumPy definition in `gristmill.runtime.fields` is what it equals.
+Tokens go as two arrays, inputs and targets, which can be split along the sequence; or as rows of L + 1, half the bytes,
+where nothing splits it. What tokens alone cannot say goes along in a few numbers for each row: where padding begins,
+what lies before the first column of a device where the sequence is split, and the segments where the index found them
+or short ones were merged. So each device works on its own part and none asks another, whatever the mesh. The price is a
+scan over the sequence in each step, which the devices do beside the rest; the NumPy definition in
+`gristmill.runtime.fields` is what it equals.
 """
 
 import math
 from collections.abc import Mapping
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +27,10 @@ from gristmill.runtime.pairs import pairs_of
 from gristmill.runtime.raw_rows import PairedRows, RawRows
 from gristmill.runtime.segment_lengths import listed_starts, segment_lengths
 
-__all__ = ["DeviceFields", "POSITION_CARRY", "SEGMENT_CARRY", "VALID_LENGTH"]
+__all__ = ["DeviceFields", "POSITION_CARRY", "SEGMENT_CARRY", "TOKENS", "VALID_LENGTH"]
+
+TOKENS = "tokens"
+"""[G, L + 1] in the stream's dtype: rows as the stream has them, inputs and targets in one."""
 
 VALID_LENGTH = "valid_length"
 """int32 [G]: positions of a row that hold an input with its target."""
@@ -51,6 +57,7 @@ class DeviceFields:
         eod_id: int,
         vocabulary: int | None,
         dtype: np.dtype[np.uint16 | np.int32],
+        place: Literal["device", "tokens"] = "device",
     ) -> None:
         """Settles which arrays a batch has.
 
@@ -60,13 +67,15 @@ class DeviceFields:
             eod_id: id that closes a document.
             vocabulary: bound of the ids, or None.
             dtype: of the tokens.
+            place: ``device`` for inputs and targets apart, ``tokens`` for whole rows.
 
         Raises:
-            SettingsError: the sharding is of a kind that does not say which axes split what.
+            SettingsError: the sharding is of a kind that does not say which axes split what; or it splits the sequence,
+                or columns are in zig-zag order, and rows are to go whole.
         """
         if not isinstance(plan.sharding, NamedSharding | SingleDeviceSharding):
             raise SettingsError(
-                f'fields="device" needs a NamedSharding or a SingleDeviceSharding, not a '
+                f'fields="{place}" needs a NamedSharding or a SingleDeviceSharding, not a '
                 f'{type(plan.sharding).__name__}, whose axes cannot be told; or take fields="host"'
             )
         self.plan = plan
@@ -77,13 +86,13 @@ class DeviceFields:
         self._resets = options.reset_attention_mask or options.reset_position_ids
         self._runs = _runs(plan)
         self._more = self._plan_more()
-        self.paired = plan.columns is None and not self._more
-        tokens = jax.ShapeDtypeStruct(plan.shape, dtype, sharding=plan.sharding)
-        self.spec = {
-            "inputs": tokens,
-            "targets": tokens,
-            VALID_LENGTH: jax.ShapeDtypeStruct(plan.row_shape, np.int32, sharding=plan.row_sharding),
-        }
+        self._full = np.full(len(plan.rows), plan.sequence_length, np.int32)
+        self._field = jax.ShapeDtypeStruct(plan.shape, np.int32, sharding=plan.sharding)
+        self._whole = _plan_whole(plan) if place == "tokens" else None
+        self.paired = self._whole is None and plan.columns is None and not self._more
+        sent = {"inputs": plan, "targets": plan} if self._whole is None else {TOKENS: self._whole}
+        self.spec = {name: jax.ShapeDtypeStruct(one.shape, dtype, sharding=one.sharding) for name, one in sent.items()}
+        self.spec[VALID_LENGTH] = jax.ShapeDtypeStruct(plan.row_shape, np.int32, sharding=plan.row_sharding)
         for name, one in self._more.items():
             self.spec[name] = jax.ShapeDtypeStruct(one.shape, np.int32, sharding=one.sharding)
 
@@ -105,36 +114,41 @@ class DeviceFields:
         Raises:
             DataError: an id is out of range, or a row has more segments than the options allow.
         """
-        if isinstance(raw, PairedRows):
-            return self._deliver_pairs(raw, raw.inputs, raw.targets)
-        plan, options, tokens = self.plan, self.options, raw.tokens
-        inputs, targets = pairs_of(tokens) if plan.columns is None else (tokens[:, :-1], tokens[:, 1:])
-        batch = self._deliver_pairs(raw, inputs, targets)
+        self._check(raw)
+        batch = self._deliver_tokens(raw)
+        valid = self._full.copy() if raw.valid_length is None else np.array(raw.valid_length, np.int32)
+        batch[VALID_LENGTH] = self.plan.deliver(valid)
         more = self._more
-        if not more:
+        if not more or isinstance(raw, PairedRows):
             return batch
-        length = plan.sequence_length
+        length, options = self.plan.sequence_length, self.options
         starts = raw.starts if options.boundaries == "index" else None
-        listed = listed_starts(tokens, self._eod_id, starts)
+        listed = listed_starts(raw.tokens, self._eod_id, starts)
         if CU_SEQLENS in more:
             lengths = segment_lengths(listed, raw.rows, length, raw.valid_length, options)
             return batch | {CU_SEQLENS: more[CU_SEQLENS].deliver(lengths)}
-        carries = _carries(listed, len(tokens), length, self._runs)
-        batch |= {name: one.deliver(carries[name]) for name, one in more.items()}
-        return batch
+        carries = _carries(listed, len(raw.tokens), length, self._runs)
+        return batch | {name: one.deliver(carries[name]) for name, one in more.items()}
 
-    def _deliver_pairs(
-        self, raw: RawRows | PairedRows, inputs: NDArray[np.integer], targets: NDArray[np.integer]
-    ) -> dict[str, jax.Array]:
-        """Sends what every batch has, once its ids are checked."""
-        if not self._all_fit and not (ids_fit(inputs, self._vocabulary) and ids_fit(targets[:, -1], self._vocabulary)):
+    def _check(self, raw: RawRows | PairedRows) -> None:
+        """Refuses ids that are out of range."""
+        if self._all_fit:
+            return
+        parts = (raw.inputs, raw.targets[:, -1]) if isinstance(raw, PairedRows) else (raw.tokens,)
+        if not all(ids_fit(part, self._vocabulary) for part in parts):
             # names the first wrong one, unless they are all padding
-            padding = None if raw.valid_length is None else padding_of(np.asarray(raw.valid_length), inputs.shape)
+            shape = raw.inputs.shape
+            padding = None if raw.valid_length is None else padding_of(np.asarray(raw.valid_length), shape)
             check_ids(raw.tokens, self._vocabulary, padding, raw.rows)
-        valid = np.empty(len(inputs), np.int32)
-        valid[:] = inputs.shape[1] if raw.valid_length is None else raw.valid_length
-        plan = self.plan
-        return {"inputs": plan.deliver(inputs), "targets": plan.deliver(targets), VALID_LENGTH: plan.deliver(valid)}
+
+    def _deliver_tokens(self, raw: RawRows | PairedRows) -> dict[str, jax.Array]:
+        """Sends the tokens of every batch."""
+        if self._whole is not None:
+            return {TOKENS: self._whole.deliver(raw.tokens)}
+        inputs, targets = raw.inputs, raw.targets
+        if self.plan.columns is None and isinstance(raw, RawRows):
+            inputs, targets = pairs_of(raw.tokens)
+        return {"inputs": self.plan.deliver(inputs), "targets": self.plan.deliver(targets)}
 
     def expand(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """Derives the six fields of a batch; see `gristmill.runtime.batches.TokenBatches.expand`."""
@@ -149,7 +163,7 @@ class DeviceFields:
         sharding = self.plan.sharding
         if isinstance(sharding, NamedSharding):
             specs = tuple(_full_spec(self.spec[name]) for name in names)
-            made = tuple([_full_spec(self.spec["inputs"])] * 5)
+            made = tuple([_full_spec(self._field)] * 5)
             expand = jax.shard_map(expand, mesh=sharding.mesh, in_specs=specs, out_specs=made)
         inputs, targets, segmentation, loss, position = expand(*given)
         fields = dict(zip(FIELD_NAMES, (inputs, targets, segmentation, loss, position, position)))
@@ -158,7 +172,11 @@ class DeviceFields:
     def _expand_part(self, names: tuple[str, ...], *arrays: jax.Array) -> tuple[jax.Array, ...]:
         """The fields of the part of a batch that one device holds, from its parts of the arrays."""
         batch = dict(zip(names, arrays))
-        shape = batch["inputs"].shape
+        if self._whole is None:
+            inputs, targets = batch["inputs"], batch["targets"]
+        else:
+            inputs, targets = batch[TOKENS][..., :-1], batch[TOKENS][..., 1:]
+        shape = inputs.shape
         runs = self._runs
         run = self.plan.sequence_length // len(runs)
         here = shape[-1] // run  # runs on this device
@@ -170,7 +188,7 @@ class DeviceFields:
         def cut(array: jax.Array) -> jax.Array:
             return array.reshape(*shape[:-1], here, run).astype(jnp.int32)
 
-        inputs, targets = cut(batch["inputs"]), cut(batch["targets"])
+        inputs, targets = cut(inputs), cut(targets)
         is_valid = columns < batch[VALID_LENGTH][..., None, None]
         loss = inputs != self._eod_id if self.options.eod_mask_loss else jnp.ones_like(is_valid)
         segmentation, position = jnp.ones_like(inputs), jnp.broadcast_to(columns, inputs.shape)
@@ -193,7 +211,7 @@ class DeviceFields:
     @property
     def _sequence_axes(self) -> tuple[str, ...]:
         """The axes of the mesh that split the sequence, the slowest first."""
-        entry = _full_spec(self.spec["inputs"])[-1]
+        entry = _full_spec(self._field)[-1]
         return entry if isinstance(entry, tuple) else (entry,)
 
 
@@ -203,6 +221,21 @@ def _runs(plan: BatchPlan) -> NDArray[np.int64]:
     breaks = np.flatnonzero(np.diff(columns) != 1) + 1
     run = math.gcd(plan.sharding.shard_shape(plan.shape)[-1], *breaks.tolist())
     return columns[::run]
+
+
+def _plan_whole(plan: BatchPlan) -> BatchPlan:
+    """The plan for arrays of whole rows, L + 1 tokens each.
+
+    Raises:
+        SettingsError: a row is split over devices, or its columns are put in another order.
+    """
+    if plan.columns is not None or plan.sharding.shard_shape(plan.shape)[-1] < plan.sequence_length:
+        what = "split the sequence over devices" if plan.columns is None else "put columns in zig-zag order"
+        raise SettingsError(
+            f'fields="tokens" sends rows of L + 1 tokens as they are and cannot {what}; take fields="device", which '
+            "sends inputs and targets apart"
+        )
+    return plan.of_width(plan.sequence_length + 1)
 
 
 def _full_spec(array: jax.ShapeDtypeStruct) -> PartitionSpec:

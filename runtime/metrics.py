@@ -76,6 +76,7 @@ class BatchMetrics:
         """
         self._stream = stream
         self._rows = rows
+        self._end = int(rows[-1]) + 1 if len(rows) else 0
         self._sequence_length = sequence_length
         self._lock = threading.Lock()
         self._batches = self._samples = self._loss_tokens = 0
@@ -93,7 +94,7 @@ class BatchMetrics:
         """
         with self._lock:
             self._batches += 1
-            self._samples += len(self._held(first))
+            self._samples += self._held(first)
             self._loss_tokens += loss_tokens
             self._wait += waited_seconds
             self._last_wait = waited_seconds
@@ -124,14 +125,14 @@ class BatchMetrics:
 
     def _count_sources(self) -> None:
         if self._uncounted and isinstance(self._stream, MeasuredStream):
-            rows = [first + self._held(first) for first in self._uncounted]
-            self._sources.update(self._stream.rows_by_source(np.concatenate(rows)))
+            rows = (np.array(self._uncounted)[:, None] + self._rows).ravel()
+            self._sources.update(self._stream.rows_by_source(rows[rows < len(self._stream)]))
         self._uncounted.clear()
 
-    def _held(self, first: int) -> NDArray[np.int64]:
-        """The rows of a batch that this process reads and that the stream has, counted from the batch's first."""
+    def _held(self, first: int) -> int:
+        """How many rows of a batch this process reads and the stream has."""
         left = len(self._stream) - first
-        return self._rows if not len(self._rows) or left > self._rows[-1] else self._rows[self._rows < left]
+        return len(self._rows) if left >= self._end else int(np.count_nonzero(self._rows < left))
 
 
 def count_loss_tokens(

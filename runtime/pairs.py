@@ -5,6 +5,8 @@ kept apart and aligned, JAX takes them over as they lie where its devices share 
 tokens between the ends are written twice, by whoever reads them.
 """
 
+import ctypes
+import math
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -43,13 +45,10 @@ def aligned_arrays(count: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, 
         dtype: of each.
         zeros: whether they hold 0; else they hold anything.
     """
-    items = 1
-    for size in shape:
-        items *= size
-    size = items * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     room = size + -size % _ALIGNED_BYTES
     memory = (np.zeros if zeros else np.empty)(count * room + _ALIGNED_BYTES, np.uint8)
-    first = -memory.ctypes.data % _ALIGNED_BYTES
+    first = -ctypes.addressof(ctypes.c_char.from_buffer(memory.data)) % _ALIGNED_BYTES  # `.ctypes` takes longer
     starts = range(first, first + count * room, room) if room else [first] * count
     return [np.ndarray(shape, dtype, memory, start) for start in starts]
 

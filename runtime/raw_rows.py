@@ -56,6 +56,11 @@ class RawRows:
         """[R, L], a view: all tokens of a row but the last."""
         return self.tokens[:, :-1]
 
+    @property
+    def targets(self) -> NDArray[np.uint16 | np.int32]:
+        """[R, L], a view: all tokens of a row but the first."""
+        return self.tokens[:, 1:]
+
     def fields(
         self, eod_id: int, options: FieldOptions, *, vocabulary: int | None, naming: Naming = "maxtext"
     ) -> dict[str, NDArray[Any]]:

@@ -81,7 +81,7 @@ class WindowReader(ShardReader):
             rows: integers [R], 0 to N - 1, in any order, repeated or not.
 
         Returns:
-            [R, width] of `dtype`, always fresh; 0 behind what a row holds.
+            [R, width] of `dtype`, always fresh, of local files aligned to 64 bytes; 0 behind what a row holds.
 
         Raises:
             IndexError: a row does not exist.
@@ -177,7 +177,9 @@ class WindowReader(ShardReader):
         raise FormatError(f"row {row}: the shards changed while they were read")
 
     def _room(self, rows: int) -> NDArray[np.uint16 | np.int32]:
-        return (np.zeros if self.index.partial else np.empty)((rows, self.width), self.dtype)
+        room: NDArray[np.uint16 | np.int32]
+        (room,) = aligned_arrays(1, (rows, self.width), self.dtype, zeros=self.index.partial)
+        return room
 
     def _copy(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.uint16 | np.int32]:
         out = self._room(len(starts))

@@ -46,8 +46,15 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], str, tuple[Axes, ...], list[int] | Non
 """Mesh shape, names of its axes, axes of rows and sequence, order of the devices, options of `TokenBatches`."""
 
 
-ON_DEVICES = ("axes reversed", "context outermost in zig-zag", "microbatches of shared rows in zig-zag")
-"""Layouts in which fields are made on the devices too."""
+ON_DEVICES = {
+    "axes reversed": "device",
+    "context outermost in zig-zag": "device",
+    "microbatches of shared rows in zig-zag": "device",
+    "rows shared by hosts": "tokens",
+    "fewer parts than hosts": "tokens",
+    "microbatches": "tokens",
+}
+"""Layouts in which fields are made on the devices too, with what is sent there."""
 
 
 def sharding_of(layout: str) -> NamedSharding:
@@ -66,11 +73,11 @@ def deliver(stream: MegatronStream) -> tuple[dict[str, int], dict[str, NDArray[A
     """
     rows, parts = {}, {}
     for layout in [*LAYOUTS, *ON_DEVICES]:
-        place = "device" if layout in rows else "host"
+        place = ON_DEVICES[layout] if layout in rows else "host"
         options = LAYOUTS[layout][-1] | {"fields": place}
         with TokenBatches(stream, G, sharding_of(layout), **options) as batches:
             rows[layout] = len(batches.plan.rows)
-            expand = jax.jit(batches.expand) if place == "device" else batches.expand
+            expand = jax.jit(batches.expand) if place != "host" else batches.expand
             for step in range(STEPS):
                 found = next(batches)
                 assert {name: array.shape for name, array in found.items()} == {

@@ -149,14 +149,15 @@ def test_a_stream_without_an_index_is_refused(stream: MegatronStream) -> None:
         assert next(batches)["inputs"].shape == (G, L)
 
 
-@pytest.mark.parametrize("place", ["host", "device"])
+@pytest.mark.parametrize("place", ["host", "device", "tokens"])
 def test_short_rows_are_padded_by_length(stream: MegatronStream, place: Any) -> None:
     short = Short(stream)
     assert isinstance(short, PaddedStream)
     rows = np.arange(3 * G)
     valid = short.valid_length(rows)
     expected = make_fields(stream.read(rows), stream.eod_id, valid_length=valid)
-    with TokenBatches(short, G, sharding_of("data", "context", **CONTEXT), fields=place) as batches:
+    sharding = sharding_of("data", **DATA) if place == "tokens" else sharding_of("data", "context", **CONTEXT)
+    with TokenBatches(short, G, sharding, fields=place) as batches:
         for number, batch in enumerate(itertools.islice(batches, 3)):
             fields = jax.jit(batches.expand)(batch)
             for name, array in fields.items():
@@ -190,7 +191,7 @@ def test_the_six_fields_stay_the_default_of_a_source(stream: MegatronStream) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"fields": "tpu"}, "fields must be 'host' or 'device', not 'tpu'"),
+        ({"fields": "tpu"}, "fields must be one of 'host', 'device', 'tokens', not 'tpu'"),
         ({"naming": "nemo"}, "naming must be 'maxtext' or 'megatron', not 'nemo'"),
         ({"naming": "megatron", "fields": "device"}, "naming='megatron' goes with fields=\"host\""),
     ],

@@ -54,6 +54,17 @@ LAYOUTS: dict[str, tuple[Callable[[], Sharding], dict[str, Any]]] = {
         lambda: named((2, 4), ("data", "context"), P("data", "context")),
         {"microbatches": 2, "zigzag": True},
     ),
+    "whole rows, one device": (lambda: SingleDeviceSharding(jax.devices()[3]), {"place": "tokens"}),
+    "whole rows": (lambda: named((4, 2), ("data", "fsdp"), P(("fsdp", "data"))), {"place": "tokens"}),
+    "whole rows, replicas": (
+        lambda: named((2, 4), ("tensor", "data"), P("data"), AxisType.Explicit),
+        {"place": "tokens"},
+    ),
+    "whole rows, context of one": (lambda: named((8, 1), ("data", "c"), P("data", "c")), {"place": "tokens"}),
+    "whole rows, microbatches": (
+        lambda: named((2, 2), ("data", "tensor"), P("data")),
+        {"place": "tokens", "microbatches": 4},
+    ),
 }
 
 OPTIONS: dict[str, FieldOptions] = {
@@ -73,8 +84,9 @@ OPTIONS: dict[str, FieldOptions] = {
 
 def device_fields(layout: str, options: FieldOptions, dtype: Any = np.uint16) -> DeviceFields:
     sharding, how = LAYOUTS[layout]
-    plan = plan_batch(sharding(), G, L, **how)
-    return DeviceFields(plan, options, eod_id=EOD, vocabulary=60_000, dtype=np.dtype(dtype))
+    place = how.get("place", "device")
+    plan = plan_batch(sharding(), G, L, **{name: value for name, value in how.items() if name != "place"})
+    return DeviceFields(plan, options, eod_id=EOD, vocabulary=60_000, dtype=np.dtype(dtype), place=place)
 
 
 def reference(plan: BatchPlan, raw: RawRows, options: FieldOptions) -> dict[str, np.ndarray]:
@@ -141,7 +153,7 @@ def test_every_layout_equals_the_definition(layout: str) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(
-    st.sampled_from(["one device", "sequence", "zig-zag"]),
+    st.sampled_from(["one device", "sequence", "zig-zag", "whole rows"]),
     st.builds(
         FieldOptions,
         reset_attention_mask=st.booleans(),
@@ -203,6 +215,12 @@ ARRAYS = {
     "index, limited": ("sequence", FieldOptions(boundaries="index", segment_limit=6), {"cu_seqlens": (G, 7)}),
     "a limit": ("batch", FieldOptions(segment_limit=6), {"cu_seqlens": (G, 7)}),
     "a limit that is none": ("batch", FieldOptions(segment_limit=L), {}),
+    "whole rows": ("whole rows", FieldOptions(), {}),
+    "whole rows in microbatches": (
+        "whole rows, microbatches",
+        FieldOptions(boundaries="index", segment_limit=6),
+        {"cu_seqlens": (4, G // 4, 7)},
+    ),
     "asked for": ("batch", FieldOptions(cu_seqlens=True, segment_limit=9), {"cu_seqlens": (G, 10)}),
 }
 
@@ -212,6 +230,9 @@ def test_only_what_is_needed_is_sent(layout: str, options: FieldOptions, more: d
     fields = device_fields(layout, options)
     shape = fields.plan.shape
     expected = {"inputs": (shape, "uint16"), "targets": (shape, "uint16"), "valid_length": (shape[:-1], "int32")}
+    if layout.startswith("whole rows"):
+        del expected["inputs"], expected["targets"]
+        expected["tokens"] = (*shape[:-1], L + 1), "uint16"
     expected |= {name: (size, "int32") for name, size in more.items()}
     assert {name: (spec.shape, spec.dtype.name) for name, spec in fields.spec.items()} == expected
 

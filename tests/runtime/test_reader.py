@@ -200,7 +200,7 @@ def _same(index: RowIndex) -> RowIndex:
 def test_every_read_is_fresh(small: Callable[..., RowReader]) -> None:
     reader = small()
     first, second = reader.read([0, 1]), reader.read([0, 1])
-    assert first.flags.owndata
+    assert first.ctypes.data % 64 == 0, "so that devices which share this memory take it as it is"
     assert not np.shares_memory(first, second)
     first[:] = 0
     np.testing.assert_array_equal(reader.read([0, 1]), second)
