@@ -8,7 +8,7 @@ that leave what it reads. Nothing else of the room is loaded, so that help can b
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["behind", "before", "needs_tokenizer", "Stage", "STAGE_GRAPH", "stage_named"]
+__all__ = ["before", "behind", "needs_tokenizer", "Stage", "STAGE_GRAPH", "stage_jobs", "stage_named", "StageJob"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,23 @@ class Stage:
     steps: tuple[tuple[str, str], ...] = ()
     every_source: bool = False
     group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageJob:
+    """Stages that are run together.
+
+    Attributes:
+        name: what the job is called.
+        first: value of `--from`.
+        last: value of `--to`.
+        after: names of the jobs that must be finished just before.
+    """
+
+    name: str
+    first: str
+    last: str
+    after: tuple[str, ...]
 
 
 STAGE_GRAPH = (
@@ -107,6 +124,31 @@ def behind(name: str) -> tuple[str, ...]:
 def needs_tokenizer(names: Iterable[str]) -> bool:
     """Whether one of some stages makes ids; a run without any leaves no corpus to close with a manifest."""
     return any("tokenizer" in _BY_NAME[name].reads for name in names)
+
+
+def stage_jobs(*, every_source: bool, grouped: bool) -> tuple[StageJob, ...]:
+    """Deals the stages of a run to jobs.
+
+    Args:
+        every_source: whether the run has the stages that are about all sources together.
+        grouped: whether stages of a group become one job; otherwise each is its own.
+    """
+    members: dict[str, list[str]] = {}
+    for stage in STAGE_GRAPH:
+        if every_source or not stage.every_source:
+            members.setdefault(stage.group if grouped else stage.name, []).append(stage.name)
+    home = {stage: name for name, stages in members.items() for stage in stages}
+    return tuple(
+        StageJob(
+            name=name,
+            first=stages[0],
+            last=stages[-1],
+            after=tuple(
+                dict.fromkeys(home[other] for stage in stages for other in before(stage) if home[other] != name)
+            ),
+        )
+        for name, stages in members.items()
+    )
 
 
 def _all_before(name: str) -> set[str]:

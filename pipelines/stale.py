@@ -18,7 +18,7 @@ from gristmill.pipelines.stage_graph import behind
 from gristmill.pipelines.stage_names import STAGES
 from gristmill.pipelines.stages import require_stage, valid_stage
 
-__all__ = ["stages_to_run", "what_changed"]
+__all__ = ["refuse_other_corpus", "stages_to_run", "what_changed"]
 
 
 def stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[str], None]) -> list[str]:
@@ -41,7 +41,7 @@ def stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[st
         todo.pop(0)
     if not todo:
         return []
-    _refuse_other_corpus(job, todo)
+    refuse_other_corpus(job, todo)
     stale = [stage for stage in behind(todo[0]) if exists(stage_receipt_path(job.corpus, stage))]
     for stage in stale:
         say(f"stage {stage} was finished before, but {what_changed(job, stage)}; it is done again")
@@ -51,8 +51,16 @@ def stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[st
     return todo
 
 
-def _refuse_other_corpus(job: Job, todo: Sequence[str]) -> None:
-    """Refuses to build a corpus of another name and other inputs over a finished one."""
+def refuse_other_corpus(job: Job, todo: Sequence[str]) -> None:
+    """Refuses to build a corpus of another name and other inputs over a finished one.
+
+    Args:
+        job: the run.
+        todo: its stages that are not finished.
+
+    Raises:
+        SettingsError: the output holds one.
+    """
     if todo[0] != STAGES[0] or not exists(job.path(MANIFEST_NAME)):
         return
     try:

@@ -157,12 +157,13 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
         return execute_draft(_draft(recipe, plan, options, wanted), options, executor, began=began)
 
 
-def draft_run(recipe: Recipe, options: PrepareOptions) -> Draft:
+def draft_run(recipe: Recipe, options: PrepareOptions, *, writes: bool = True) -> Draft:
     """Works a run out, as `prepare` does before it writes anything.
 
     Args:
         recipe: what to prepare.
         options: what narrows the run.
+        writes: whether the output must take files; a look at a run needs no more than to read there.
 
     Raises:
         SettingsError: recipe, options or tokenizer cannot be followed.
@@ -171,7 +172,7 @@ def draft_run(recipe: Recipe, options: PrepareOptions) -> Draft:
     """
     _source_number(recipe, options.source)
     wanted = _wanted_stages(recipe, options)
-    _check_output(recipe.output)
+    _check_output(recipe.output, writes=writes)
     recipe = pin_recipe(recipe)
     prime_cleaning(recipe)
     return _draft(recipe, plan_run(recipe), options, wanted)
@@ -272,8 +273,8 @@ def _wanted_stages(recipe: Recipe, options: PrepareOptions) -> list[str]:
     return stages
 
 
-def _check_output(output: str) -> None:
-    """Refuses an output that cannot be written or that holds something else; writes nothing."""
+def _check_output(output: str, *, writes: bool = True) -> None:
+    """Refuses an output that holds something else, or that `writes` are wanted to and not allowed; writes nothing."""
     try:
         known = exists(join(output, MANIFEST_NAME)) or exists(join(output, STAGES_FOLDER))
         present = [] if known else list_files(output) + [join(output, name) for name in list_folders(output)]
@@ -290,7 +291,7 @@ def _check_output(output: str) -> None:
             folder = os.path.dirname(folder)
         if not os.path.isdir(folder):
             raise SettingsError(f"output {output}: {folder} is no folder")
-        if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        if writes and not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             raise SettingsError(f"output {output}: {folder} may not be written to")
 
 
