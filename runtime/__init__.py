@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gristmill.runtime.presets import parity_options
     from gristmill.runtime.setup_check import check_training_setup
     from gristmill.runtime.source import StreamSource
-    from gristmill.runtime.streams import DocumentStream, MegatronStream, RowPiece, Stream
+    from gristmill.runtime.streams import DocumentStream, MegatronStream, PaddedMegatronStream, RowPiece, Stream
     from gristmill.runtime.training_form import TrainingForm, to_training
     from gristmill.runtime.validation import validation_round, validation_streams
     from gristmill.runtime.views import StreamView
@@ -71,6 +71,7 @@ __all__ = [
     "open_corpus",
     "open_megatron",
     "open_windows",
+    "PaddedMegatronStream",
     "parity_options",
     "Retries",
     "RowPiece",
@@ -109,6 +110,7 @@ _MODULES = {
     "open_corpus": "corpus",
     "open_megatron": "megatron",
     "open_windows": "windows",
+    "PaddedMegatronStream": "streams",
     "parity_options": "presets",
     "Retries": "object_storage",
     "RowPiece": "streams",

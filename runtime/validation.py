@@ -4,6 +4,7 @@ A round is a view of a stream, so it follows from its number alone: nothing has 
 stopped, and every host gets its part of the same rows.
 """
 
+import os
 from dataclasses import replace
 from functools import partial
 from typing import Literal, get_args
@@ -77,6 +78,8 @@ def validation_streams(
     max_open_shards: int | None = None,
     backend: Backend = "auto",
     storage: StorageMode | ObjectStorage = "auto",
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int | None = None,
 ) -> dict[str, MegatronStream | WindowStream]:
     """Opens a split source by source, to validate on each by itself.
 
@@ -91,6 +94,8 @@ def validation_streams(
         max_open_shards: how many shards each keeps open, as for `Corpus.stream`.
         backend: how local files are read, likewise.
         storage: how files on an object store are read, likewise.
+        cache_dir: folder of the cache, likewise; the sets share it.
+        cache_bytes: most bytes that it may hold, likewise.
 
     Returns:
         By the id of the source, in the order of the corpus: a stream of all samples that the index set has of it, or of
@@ -99,6 +104,7 @@ def validation_streams(
     Raises:
         GristmillError: as `Corpus.stream` and `Corpus.windows`.
     """
+    access = object_storage(storage, cache_dir, cache_bytes)
     if windows is not None:
         asked = replace(windows, epochs=1 if windows.epochs is None else windows.epochs)
 
@@ -110,11 +116,10 @@ def validation_streams(
                 options=options,
                 max_open_shards=max_open_shards,
                 backend=backend,
-                storage=storage,
+                storage=access,
             )
 
         return {source: opened(replace(asked, sources=[source])) for source in opened(asked).sources}
-    access = object_storage(storage, None, None)
     chosen = corpus.choose_index_set(sequence_length, seed, index_set)
     chosen.order(split).require_samples()
     found: dict[str, MegatronStream | WindowStream] = {}

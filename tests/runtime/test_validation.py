@@ -2,8 +2,10 @@
 
 import pickle
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import fsspec
 import jax
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from gristmill.formats.errors import CorpusError, SettingsError
+from gristmill.formats.storage import write_bytes
 from gristmill.runtime import FieldOptions, TokenBatches, open_corpus
 from gristmill.runtime.raw_rows import RawReader
 from gristmill.runtime.streams import MegatronStream
@@ -239,6 +242,27 @@ def test_each_source_is_a_set_of_windows(blended_corpus: str) -> None:
         assert stream.windows == {source: len(stream)}
     whole = corpus.windows("valid", 8)
     assert sum(map(len, found.values())) == len(whole)
+
+
+@pytest.mark.parametrize("windows", [None, WindowOptions()], ids=["index set", "windows"])
+def test_sets_on_an_object_store_share_a_cache(blended_corpus: str, tmp_path: Path, windows: Any) -> None:
+    url = f"memory://{tmp_path.name}"
+    for path in Path(blended_corpus).rglob("*.*"):
+        write_bytes(f"{url}/{path.relative_to(blended_corpus)}", path.read_bytes())
+    corpus = open_corpus(url)
+    cache = {"storage": "cache", "cache_dir": tmp_path / "cache", "cache_bytes": 10**8}
+    local = validation_streams(open_corpus(blended_corpus), windows=windows)
+    sets = validation_streams(corpus, windows=windows, **cache)  # type: ignore[arg-type]  # one dict for all three
+    assert sets.keys() == local.keys() == {"web", "code"}
+    for name, stream in sets.items():
+        rows = np.arange(len(stream))
+        assert np.array_equal(stream.read(rows), local[name].read(rows))
+        assert stream.read_counts()["cache_misses"] > 0
+        stream.close()
+    assert any((tmp_path / "cache").rglob("*"))
+    with pytest.raises(SettingsError, match="cache_bytes must be at least 1, not 0"):
+        validation_streams(corpus, windows=windows, cache_bytes=0)
+    fsspec.filesystem("memory").rm(f"/{tmp_path.name}", recursive=True)
 
 
 def test_a_split_without_rows_has_no_set(blended_corpus: str) -> None:
