@@ -11,7 +11,7 @@ from gristmill.formats.settings_table import SettingsTable
 __all__ = ["HubDataset", "read_hub"]
 
 _ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
-_KEYS = ("config", "split", "revision", "data_files")
+_KEYS = ("config", "split", "revision", "data_files", "streaming")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,8 @@ class HubDataset:
         split: name of the split; None where `data_files` says what is read.
         revision: branch, tag or commit; None takes the main branch.
         data_files: files, folders or globs inside the repository, in place of `config` and `split`.
+        streaming: whether the library `datasets` reads it, shard by shard, in place of our own readers; None leaves to it
+            what has no file of a format that these read.
     """
 
     dataset: str
@@ -31,6 +33,7 @@ class HubDataset:
     split: str | None
     revision: str | None
     data_files: tuple[str, ...]
+    streaming: bool | None = None
 
 
 def read_hub(table: SettingsTable) -> HubDataset | None:
@@ -39,6 +42,7 @@ def read_hub(table: SettingsTable) -> HubDataset | None:
         name: table.take(name, str, None, rule=bool, says="a name") for name in ("config", "split", "revision")
     }
     data_files = table.strings("data_files")
+    streaming = table.take("streaming", bool, None)
     dataset = table.take(
         "dataset",
         str,
@@ -58,7 +62,14 @@ def read_hub(table: SettingsTable) -> HubDataset | None:
             table.note(name, "says which files are read, and so does data_files; give one of them")
     if any(name.startswith("/") or ".." in name.split("/") for name in data_files):
         table.note("data_files", "must be paths inside the repository, without a leading slash or ..")
+    if streaming and table.has("format"):
+        table.note("format", "says how files are read, but with streaming = true `datasets` reads them; leave one out")
     split = None if data_files else values["split"] or "train"
     return HubDataset(
-        dataset=dataset, config=values["config"], split=split, revision=values["revision"], data_files=data_files
+        dataset=dataset,
+        config=values["config"],
+        split=split,
+        revision=values["revision"],
+        data_files=data_files,
+        streaming=streaming,
     )

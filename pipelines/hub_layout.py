@@ -9,8 +9,8 @@ its name, as in the hub's own Parquet copies.
 import fnmatch
 import posixpath
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -19,7 +19,7 @@ from gristmill.formats.errors import SettingsError
 from gristmill.formats.hub_table import HubDataset
 from gristmill.pipelines.hub import HubEntry
 
-__all__ = ["chosen_patterns", "files_by_split", "matching_files", "Patterns"]
+__all__ = ["card_head", "chosen_patterns", "files_by_split", "matching_files", "Patterns"]
 
 _HEAD = re.compile(r"\A\ufeff?---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _SHARD = re.compile(r"(?:data/)?(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*")
@@ -28,6 +28,7 @@ _WORDS = {
     "validation": ("validation", "valid", "dev", "val"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
+_PLACES = frozenset({"config_name", "data_dir", "data_files", "default"})
 _MAGIC = re.compile(r"[*?\[]")
 _SHOWN = 12
 
@@ -39,51 +40,18 @@ class Patterns:
     Attributes:
         globs: paths, folders or globs inside the repository; None where names decide.
         folder: below which folder names decide; empty for the root.
+        config: name of the configuration, where the README has one.
+        settings: what else the README says of it, for the library's own readers.
     """
 
     globs: tuple[str, ...] | None
     folder: str = ""
+    config: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def chosen_patterns(hub: HubDataset, readme: str, key: str) -> Patterns:
-    """What the README says of a dataset's files, or that it says nothing.
-
-    Args:
-        hub: the dataset; its `data_files` come before all else.
-        readme: text of its README, empty for none.
-        key: path of the source in the recipe, for messages.
-
-    Raises:
-        SettingsError: there is no such configuration or split; those that there are are named.
-    """
-    if hub.data_files:
-        return Patterns(hub.data_files)
-    configs = _configs(readme)
-    if not configs:
-        return Patterns(None, hub.config or "")
-    name = hub.config or _default(configs, hub, key)
-    if name not in configs:
-        raise SettingsError(f'{key}.config: {hub.dataset} has no configuration "{name}"; it has {_listed(configs)}')
-    entry = configs[name]
-    folder = str(entry.get("data_dir") or "").strip("/")
-    given = entry.get("data_files")
-    if given is None:
-        return Patterns(None, folder)
-    splits = _splits(given)
-    if hub.split not in splits:
-        raise SettingsError(
-            f'{key}.split: {hub.dataset}, configuration "{name}", has no split "{hub.split}"; it has {_listed(splits)}'
-        )
-    return Patterns(tuple(posixpath.normpath(posixpath.join(folder, pattern)) for pattern in splits[hub.split]))
-
-
-def _listed(names: Any) -> str:
-    every = sorted(map(str, names))
-    return ", ".join(every[:_SHOWN]) + (f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else "")
-
-
-def _configs(readme: str) -> dict[str, dict[str, Any]]:
-    """The entries of `configs:` by name; a README whose head cannot be read says nothing."""
+def card_head(readme: str) -> dict[str, Any]:
+    """What the head of a README holds; one that cannot be read holds nothing."""
     match = _HEAD.match(readme)
     if match is None:
         return {}
@@ -91,7 +59,51 @@ def _configs(readme: str) -> dict[str, dict[str, Any]]:
         head = yaml.safe_load(match[1])
     except yaml.YAMLError:
         return {}
-    entries = head.get("configs") if isinstance(head, dict) else None
+    return head if isinstance(head, dict) else {}
+
+
+def chosen_patterns(hub: HubDataset, head: Mapping[str, Any], key: str) -> Patterns:
+    """What the README says of a dataset's files, or that it says nothing.
+
+    Args:
+        hub: the dataset; its `data_files` come before all else.
+        head: head of its README, empty for none.
+        key: path of the source in the recipe, for messages.
+
+    Raises:
+        SettingsError: there is no such configuration or split; those that there are are named.
+    """
+    if hub.data_files:
+        return Patterns(hub.data_files)
+    configs = _configs(head)
+    if not configs:
+        return Patterns(None, hub.config or "")
+    name = hub.config or _default(configs, hub, key)
+    if name not in configs:
+        raise SettingsError(f'{key}.config: {hub.dataset} has no configuration "{name}"; it has {_listed(configs)}')
+    entry = configs[name]
+    folder = str(entry.get("data_dir") or "").strip("/")
+    settings = {option: value for option, value in entry.items() if option not in _PLACES}
+    given = entry.get("data_files")
+    if given is None:
+        return Patterns(None, folder, name, settings)
+    splits = _splits(given)
+    if hub.split not in splits:
+        raise SettingsError(
+            f'{key}.split: {hub.dataset}, configuration "{name}", has no split "{hub.split}"; it has {_listed(splits)}'
+        )
+    globs = tuple(posixpath.normpath(posixpath.join(folder, pattern)) for pattern in splits[hub.split])
+    return Patterns(globs, folder, name, settings)
+
+
+def _listed(names: Any) -> str:
+    every = sorted(map(str, names))
+    return ", ".join(every[:_SHOWN]) + (f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else "")
+
+
+def _configs(head: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The entries of `configs:` by name."""
+    entries = head.get("configs")
     if not isinstance(entries, list):
         return {}
     return {str(entry.get("config_name", "default")): entry for entry in entries if isinstance(entry, dict)}
