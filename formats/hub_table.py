@@ -24,7 +24,7 @@ class HubDataset:
         split: name of the split; None where `data_files` says what is read.
         revision: branch, tag or commit; None takes the main branch.
         data_files: files, folders or globs inside the repository, in place of `config` and `split`.
-        streaming: whether the library `datasets` reads it, shard by shard, in place of our own readers; None leaves to it
+        streaming: whether the library `datasets` reads it, shard by shard, in place of our own readers; None leaves it
             what has no file of a format that these read.
     """
 
