@@ -14,9 +14,11 @@ from gristmill.formats.errors import MissingExtraError
 from gristmill.formats.recipe import Recipe
 from gristmill.formats.storage import is_local
 
-__all__ = ["bucket_findings", "Finding", "option_problems", "recipe_problems"]
+__all__ = ["bucket_findings", "Finding", "option_problems", "recipe_problems", "REGION"]
 
-_REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
+REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
+"""The form of a region's name."""
+
 _PATIENCE_SECONDS = 15
 _WANTED = ("storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list")
 _CODE = ("sdk_container_image", "worker_harness_container_image", "extra_packages", "setup_file", "requirements_file")
@@ -57,7 +59,7 @@ def option_problems(options: dict[str, Any]) -> list[str]:
         if not options.get(name)
     ]
     region = options.get("region")
-    if region and not _REGION.fullmatch(region):
+    if region and not REGION.fullmatch(region):
         problems.append(f"--region {region}: is no region's name, such as us-central1; a zone is no region")
     for name in ("temp_location", "staging_location"):
         value = options.get(name)
