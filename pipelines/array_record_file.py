@@ -199,10 +199,16 @@ def open_array_record(path: str, size: int, ranges: list[tuple[int, int]]) -> It
             place = os.path.join(closing.enter_context(tempfile.TemporaryDirectory(prefix="gristmill-")), "copy")
             _copy(path, size, ranges, place)
         reader = ArrayRecordReader(place, _OPTIONS)
-        closing.callback(reader.close)
+        closing.callback(_close, reader)
         if not reader.ok():
             raise InputError(f"{path}: cannot be read as ArrayRecord; {_REMEDY}")
         yield reader
+
+
+def _close(reader: Any) -> None:
+    """Closes a reader; one that failed raises what it failed of once more."""
+    with contextlib.suppress(RuntimeError, ValueError):
+        reader.close()
 
 
 def _copy(path: str, size: int, ranges: list[tuple[int, int]], place: str) -> None:
