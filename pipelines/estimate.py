@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill.formats.errors import InputError
-from gristmill.formats.recipe import SourceSettings
+from gristmill.formats.recipe import STREAM, SourceSettings
 from gristmill.formats.storage import open_read
 from gristmill.pipelines.array_record_file import open_array_record, read_array_index
 from gristmill.pipelines.arrow_file import arrow_batches, arrow_rows
 from gristmill.pipelines.clean import clean_batch
 from gristmill.pipelines.decompress import DecompressedStream
+from gristmill.pipelines.hub_file_system import opened_files
 from gristmill.pipelines.input_formats import NEVER_PACKED
 from gristmill.pipelines.inputs import InputFile
 from gristmill.pipelines.plan import Extent, Split
@@ -36,6 +37,7 @@ _PLACES = 4  # of a group of files that are read alike
 _PLACE_BYTES = 128 << 10
 _FILES = 32  # of those of which each is a document
 _MOST_BYTES = 64 << 20  # for one place, where a record is longer than what was read
+_MOST_SAMPLED = 1 << 20  # code points of one place that are encoded
 _FED_BYTES = 16 << 10
 _BURSTS = 3
 _METADATA_FILES = 64
@@ -99,6 +101,8 @@ def estimate_source(
             tally, total = sampler.arrow(group), _rows(group, _arrow_rows)
         elif kind == "array_record":
             tally, total = sampler.array_records(group), _rows(group, _array_records)
+        elif kind == STREAM:
+            tally, total = sampler.shards(group), float(stored)
         elif _one_document_each(source, kind):
             tally, total = sampler.whole_files(group), float(stored)
         elif compressed or kind in {"csv", "warc", "tfrecord"}:
@@ -241,6 +245,34 @@ class _Sampler:
                 chunk = chunks * (2 * number + 1) // (2 * _PLACES)
                 end = 1 + int(np.searchsorted(index.bounds, index.bounds[chunk] + _PLACE_BYTES))
                 self._add(tally, [_extent(file, start=chunk, end=min(end, chunks))], None)
+        return tally
+
+    def shards(self, files: Sequence[InputFile]) -> _Tally:
+        """Beginnings of shards; the amount is the bytes of their files that had been read by then.
+
+        A builder may read in pieces far larger than a record, so a beginning ends where it reads on.
+        """
+        tally = _Tally()
+        for file in _spaced(files, _PLACES):
+            account = RecordAccount("skip")
+            split = Split(source=0, part=0, number=0, extents=(_extent(file, end=file.size),), digest="")
+            texts: list[str] = []
+            size, passed = 0, 0
+            with opened_files() as opened:
+                for batch in read_split(split, self._source, account):
+                    position = opened[-1].tell() if opened and not opened[-1].closed else file.size
+                    if size >= _PLACE_BYTES and position > passed:
+                        break
+                    kept = clean_batch(batch, self._source.clean, account, "") if self._source.clean.enabled else batch
+                    texts += kept.texts
+                    size, passed = size + sum(map(len, batch.texts)), position
+                else:
+                    passed = file.size
+            some = texts[: -(-len(texts) * min(size, _MOST_SAMPLED) // max(1, size))]
+            tally.amount += min(passed, file.size) * (len(some) / len(texts) if texts else 1.0)
+            some = self._within_bounds(some)
+            tally.documents += len(some)
+            tally.tokens += self._tokens(some)
         return tally
 
     def _add_bytes(self, tally: _Tally, file: InputFile, data: bytes, amount: float) -> None:

@@ -21,6 +21,7 @@ from gristmill.formats.schedule import Phase
 from gristmill.formats.storage import exists, join
 from gristmill.pipelines.estimate import estimate_source
 from gristmill.pipelines.inputs import find_inputs
+from gristmill.pipelines.streamed_sources import streamed_sources
 from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import choose_engine
 from gristmill.tokenize.load import resolve_tokenizer
@@ -180,6 +181,7 @@ def _estimated_counts(recipe: Recipe, warnings: list[str]) -> Counts:
         find_inputs(source, f"sources[{number}]", output=recipe.output, checksums=False)
         for number, source in enumerate(recipe.sources)
     ]
+    warnings += streamed_sources(recipe.sources, inputs)
     resolved = resolve_tokenizer(recipe.tokenizer.path, recipe.tokenizer.eod)
     engine = choose_engine(resolved, keep_control_tokens=recipe.tokenizer.control_text == "keep").engine
     encoder = Encoder.of(resolved, engine)
