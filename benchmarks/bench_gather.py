@@ -8,8 +8,9 @@ slice of NumPy's for each, into a fresh batch. Data are one `.bin/.idx` pair of 
 lognormal lengths with a mean of 1,000 tokens. The Grain pipeline is a source that reads a sample from a NumPy map,
 `to_iter_dataset()` and `batch`, all options left alone. With --megatron, PYTHON is an interpreter that has torch and
 megatron-core (extra `parity`): GPTDataset and DataLoader, its options left alone too. A loop that does nothing but call
-`next` always waits for the thread that makes batches ahead, and pays for being woken up; a training step seldom does,
-so the price without that thread is told as well.
+`next` always waits for the thread that makes batches ahead, and pays for being woken up; a training step seldom does.
+So the price without that thread is told as well, and in a second table what a batch costs a loop that sleeps for 2 ms
+between its calls, less the sleep alone.
 """
 
 import argparse
@@ -19,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,8 @@ SHAPES = ((2048, 64), (8192, 64), (2048, 8), (8192, 8))
 BACKENDS: tuple[Backend, Backend] = ("mmap", "pread")
 EOD = 0
 DEVICES = 8
+PACED_SHAPES = SHAPES[:2]
+PAUSE_SECONDS = 0.002
 
 
 def write_pair(folder: Path, tokens: int) -> str:
@@ -145,13 +149,32 @@ def grain_batches(source: SampleSource, batch: int) -> Iterator[Any]:
     return iter(grain.MapDataset.source(source).repeat().to_iter_dataset().batch(batch))
 
 
-def seconds(batches: Iterator[Any], count: int) -> float:
-    """CPU-seconds of this process, all threads, for so many batches."""
+def pauses() -> Iterator[Any]:
+    """Nothing."""
+    while True:
+        yield ()
+
+
+def seconds(batches: Iterator[Any], count: int, pause_seconds: float = 0.0) -> float:
+    """CPU-seconds of this process, all threads, for so many batches, each after a pause."""
     began = time.process_time()
     for _ in range(count):
+        if pause_seconds:
+            time.sleep(pause_seconds)
         batch = next(batches)
     jax.block_until_ready(batch)  # what is still on its way costs this process, too
     return time.process_time() - began
+
+
+def smallest(sides: Mapping[str, tuple[Callable[[int], float | None], int]], rounds: int) -> dict[str, float]:
+    """CPU-seconds of a batch, the smallest of some rounds, for each side and the batches of its rounds."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):  # the first warms up
+        for name, (side, count) in sides.items():
+            taken = side(count)
+            if number and taken is not None:
+                found[name].append(taken / count)
+    return {name: min(times) for name, times in found.items() if times}
 
 
 def compare(prefix: str, folder: Path, arguments: argparse.Namespace, length: int, batch: int) -> dict[str, float]:
@@ -162,28 +185,54 @@ def compare(prefix: str, folder: Path, arguments: argparse.Namespace, length: in
     )
     memory = np.fromfile(prefix + ".bin", np.uint16)
     megatron = Megatron(arguments.megatron, prefix, length, batch, folder / "megatron")
+    per_round = max(20, arguments.batches * 64 // batch // (length // 2048))
     sides: dict[str, tuple[Callable[[int], float | None], int]] = {}
     for name, made, share in (
         ("plain copy", copies(memory, length, batch), 1),
         ("gather", gathers(stream, batch), 1),
         ("gather by ranged reads", gathers(ranged, batch), 4),
-        ("next(), device fields, 1 device", delivered(stream, batch, 1, "device"), 1),
-        ("the same, prefetch=0", delivered(stream, batch, 1, "device", 0), 1),
-        (f"next(), device fields, {DEVICES} devices", delivered(stream, batch, DEVICES, "device"), 1),
+        ("next(), whole rows, 1 device", delivered(stream, batch, 1, "tokens"), 1),
+        ("whole rows, prefetch=0", delivered(stream, batch, 1, "tokens", 0), 1),
+        (f"next(), whole rows, {DEVICES} devices", delivered(stream, batch, DEVICES, "tokens"), 1),
+        ("next(), inputs and targets, 1 device", delivered(stream, batch, 1, "device"), 1),
+        ("inputs and targets, prefetch=0", delivered(stream, batch, 1, "device", 0), 1),
+        (f"next(), inputs and targets, {DEVICES} devices", delivered(stream, batch, DEVICES, "device"), 1),
         ("next(), six fields on the host, 1 device", delivered(stream, batch, 1, "host"), 4),
         ("Grain, samples one by one, defaults", grain_batches(SampleSource(stream, prefix), batch), 10),
     ):
-        sides[name] = (lambda count, made=made: seconds(made, count)), share  # type: ignore[misc]  # bound at once
-    sides["Megatron's GPTDataset and DataLoader"] = megatron.seconds, 10
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(arguments.rounds + 1):  # the first warms up
-        for name, (side, share) in sides.items():
-            count = max(2, arguments.batches // share * 64 // batch // (length // 2048))
-            taken = side(count)
-            if number and taken is not None:
-                found[name].append(taken / (count * batch * length) * 1e9)
+        sides[name] = partial(seconds, made), per_round // share
+    sides["Megatron's GPTDataset and DataLoader"] = megatron.seconds, per_round // 10
+    found = smallest(sides, arguments.rounds)
     megatron.close()
-    return {name: min(times) for name, times in found.items() if times}
+    return {name: taken / (batch * length) * 1e9 for name, taken in found.items()}
+
+
+def compare_paced(
+    prefix: str, folder: Path, arguments: argparse.Namespace, length: int, batch: int
+) -> dict[str, float]:
+    """CPU-nanoseconds per token of each side in a loop that pauses, less those of its pauses."""
+    stream = open_megatron(prefix, sequence_length=length, eod_id=EOD, cache_dir=folder / "cache")
+    made = {
+        "pause": pauses(),
+        "gather": gathers(stream, batch),
+        "next(), whole rows, 1 device": delivered(stream, batch, 1, "tokens"),
+        "whole rows, prefetch=0": delivered(stream, batch, 1, "tokens", 0),
+        "next(), inputs and targets, 1 device": delivered(stream, batch, 1, "device"),
+    }
+    paced = partial(seconds, pause_seconds=PAUSE_SECONDS)
+    sides = {name: (partial(paced, batches), arguments.batches) for name, batches in made.items()}
+    found = smallest(sides, arguments.rounds)
+    return {name: (taken - found["pause"]) / (batch * length) * 1e9 for name, taken in found.items() if name != "pause"}
+
+
+def print_table(tables: dict[tuple[int, int], dict[str, float]]) -> None:
+    """Prints what sides cost by shape, in brackets against the gather."""
+    print("\n| side |" + "".join(f" {length} x {batch} |" for length, batch in tables))
+    print("|---|" + "---|" * len(tables))
+    for side in next(iter(tables.values())):
+        cells = [f" {table[side]:.3f} ({table[side] / table['gather']:.2f}) |" for table in tables.values()]
+        print(f"| {side} |" + "".join(cells))
+    sys.stdout.flush()
 
 
 def main() -> None:
@@ -201,13 +250,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gristmill-bench-", dir=os.environ.get("TMPDIR")) as name:
         folder = Path(name)
         prefix = write_pair(folder, arguments.tokens)
-        tables = {shape: compare(prefix, folder, arguments, *shape) for shape in SHAPES}
-    print("\n| side |" + "".join(f" {length} x {batch} |" for length, batch in SHAPES))
-    print("|---|" + "---|" * len(SHAPES))
-    for side in tables[SHAPES[0]]:
-        cells = [f" {table[side]:.3f} ({table[side] / table['gather']:.2f}) |" for table in tables.values()]
-        print(f"| {side} |" + "".join(cells))
-    sys.stdout.flush()
+        print_table({shape: compare(prefix, folder, arguments, *shape) for shape in SHAPES})
+        print(f"\nWith {PAUSE_SECONDS * 1000:g} ms of sleep before each call, less the sleep:")
+        print_table({shape: compare_paced(prefix, folder, arguments, *shape) for shape in PACED_SHAPES})
 
 
 if __name__ == "__main__":
