@@ -1,7 +1,7 @@
 """What reading and waiting have cost so far, as plain numbers: always on, about a microsecond for each batch.
 
-Everything is counted for whole batches and where it happens anyway; what would cost more, the source of each row, is
-looked up for hundreds of batches at once or when somebody asks. The price is that counts are those of this process: of
+Everything is counted for whole batches and where it happens anyway; what would cost more, the rows and their sources,
+is counted for hundreds of batches at once or when somebody asks. The price is that counts are those of this process: of
 the rows that it reads, which are not all rows of the job.
 """
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["BatchMetrics", "count_loss_tokens", "MeasuredStream", "ReadCounts"]
 
-_MOST_UNCOUNTED = 256  # batches whose sources are looked up together
+_MOST_UNCOUNTED = 256  # batches whose rows are counted together
 
 
 @runtime_checkable
@@ -76,7 +76,6 @@ class BatchMetrics:
         """
         self._stream = stream
         self._rows = rows
-        self._end = int(rows[-1]) + 1 if len(rows) else 0
         self._sequence_length = sequence_length
         self._lock = threading.Lock()
         self._batches = self._samples = self._loss_tokens = 0
@@ -94,14 +93,13 @@ class BatchMetrics:
         """
         with self._lock:
             self._batches += 1
-            self._samples += self._held(first)
             self._loss_tokens += loss_tokens
             self._wait += waited_seconds
             self._last_wait = waited_seconds
             self._longest_wait = max(self._longest_wait, waited_seconds)
             self._uncounted.append(first)
             if len(self._uncounted) >= _MOST_UNCOUNTED:
-                self._count_sources()
+                self._count_rows()
 
     def snapshot(self) -> dict[str, int | float]:
         """The numbers so far.
@@ -111,7 +109,7 @@ class BatchMetrics:
         """
         counts = self._stream.read_counts() if isinstance(self._stream, MeasuredStream) else {}
         with self._lock:
-            self._count_sources()
+            self._count_rows()
             found: dict[str, int | float] = {
                 "batches": self._batches,
                 "samples": self._samples,
@@ -123,16 +121,15 @@ class BatchMetrics:
             }
             return found | counts | {f"samples/{source}": rows for source, rows in sorted(self._sources.items())}
 
-    def _count_sources(self) -> None:
-        if self._uncounted and isinstance(self._stream, MeasuredStream):
+    def _count_rows(self) -> None:
+        """Adds up the rows that this process read and the stream has, and their sources, of the batches since."""
+        if self._uncounted:
             rows = (np.array(self._uncounted)[:, None] + self._rows).ravel()
-            self._sources.update(self._stream.rows_by_source(rows[rows < len(self._stream)]))
-        self._uncounted.clear()
-
-    def _held(self, first: int) -> int:
-        """How many rows of a batch this process reads and the stream has."""
-        left = len(self._stream) - first
-        return len(self._rows) if left >= self._end else int(np.count_nonzero(self._rows < left))
+            rows = rows[rows < len(self._stream)]
+            if isinstance(self._stream, MeasuredStream):
+                self._sources.update(self._stream.rows_by_source(rows))
+            self._samples += len(rows)
+            self._uncounted.clear()
 
 
 def count_loss_tokens(

@@ -113,6 +113,7 @@ class RowBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships no
         self.options = options
         self.next_sample = self.real_rows = 0
         self._global_batch = global_batch
+        self._length = len(stream)
         self._rows = rows
         self._maker = maker
         self._reader = RawReader(stream, options, pad=last_batch == "pad")
@@ -148,7 +149,7 @@ class RowBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships no
                 tries the same rows again.
         """
         self._assert_not_closed()
-        rows = min(self.global_batch, len(self.stream) - self.next_sample)
+        rows = min(self._global_batch, self._length - self.next_sample)
         if rows < self._fewest:
             self._stop()
             _log.info("the stream ends: %d rows delivered, %d left over", self.next_sample, self.leftover_rows)
