@@ -14,6 +14,7 @@ import xxhash
 
 from gristmill.formats.errors import GristmillError, InputError, SettingsError
 from gristmill.formats.recipe import SourceSettings
+from gristmill.formats.storage import file_size, read_range
 from gristmill.formats.text_form import MISSING, field_value
 from gristmill.pipelines.hub_repository import HubRepository
 from gristmill.pipelines.hub_stream import open_stream
@@ -28,6 +29,7 @@ _SHARD = re.compile(r"hub://([^@]+)@([0-9a-f]{40})/.*#(\d+)-of-(\d+)-by-datasets
 _ROWS = 256
 _SHOWN = 20
 _SHOWN_BYTES = 80
+_TAR_BLOCK = 512
 
 _Where = Callable[[], Place]
 
@@ -103,7 +105,7 @@ def _records(extent: Extent, source: SourceSettings, address: str | None) -> Ite
     while True:
         try:
             record = next(iterator, None)
-        except Exception as error:
+        except Exception as error:  # whatever the builders of the library raise
             own = _own(error)
             if own is not None:
                 raise own from error
@@ -114,8 +116,22 @@ def _records(extent: Extent, source: SourceSettings, address: str | None) -> Ite
                 "owner, or list the shard in expect_damaged to take what comes before"
             ) from error
         if record is None:
+            if not _ends_whole(extent) and extent.relative not in source.expect_damaged:
+                raise InputError(
+                    f"{_shown(extent)}: ends without the mark of an archive's end, so it is cut short; tell the "
+                    "dataset's owner, or list the shard in expect_damaged to take what it has"
+                )
             return
         yield record
+
+
+def _ends_whole(extent: Extent) -> bool:
+    """Whether a shard that is a TAR archive ends as such; the library takes one that was cut between two files."""
+    path, _, _ = extent.path.rpartition("#")
+    if not path.lower().endswith(".tar"):
+        return True
+    size = file_size(path)
+    return not any(read_range(path, max(0, size - _TAR_BLOCK), min(size, _TAR_BLOCK)))
 
 
 def _own(error: BaseException | None) -> GristmillError | None:
