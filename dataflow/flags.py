@@ -7,6 +7,7 @@ that a template cannot offer what the launcher would refuse, and that its metada
 import argparse
 from dataclasses import dataclass
 
+from gristmill.pipelines.lock_options import STALE_SECONDS
 from gristmill.pipelines.stage_names import STAGES
 
 __all__ = ["add_flags", "FLAGS", "LaunchFlag", "OWN_FLAGS", "template_metadata"]
@@ -84,6 +85,13 @@ FLAGS = (
         says="work on one source only, up to its shards",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
     ),
+    LaunchFlag(name="--force", dest="force", says="do the stages again although they are finished"),
+    LaunchFlag(
+        name="--stale-after",
+        dest="stale_after",
+        metavar="SECONDS",
+        says=f"silence after which another run on the output counts as gone (default: {STALE_SECONDS:g})",
+    ),
     LaunchFlag(name="--dry-run", dest="dry_run", says="check, price and translate, but submit and write nothing"),
     LaunchFlag(name="--wait", dest="wait", says="stay until the job has ended; the exit code says how"),
     LaunchFlag(name="--verbose", dest="verbose", says="show Beam's own log too"),
@@ -98,7 +106,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declares the options; what the parser does not know goes to Beam."""
     for flag in FLAGS:
         if flag.metavar:
-            default = STAGES[0] if flag.dest == "first" else None
+            default = {"first": STAGES[0], "stale_after": STALE_SECONDS}.get(flag.dest)
             parser.add_argument(flag.name, dest=flag.dest, metavar=flag.metavar, default=default, help=flag.says)
         else:
             parser.add_argument(flag.name, dest=flag.dest, action="store_true", help=flag.says)

@@ -14,6 +14,7 @@ from typing import Any
 from gristmill.dataflow.checks import bucket_findings, option_problems, recipe_problems
 from gristmill.dataflow.cost import RunSizes, run_sizes, stage_costs
 from gristmill.dataflow.flags import OWN_FLAGS, add_flags
+from gristmill.dataflow.job_state import asks_dataflow
 from gristmill.dataflow.submit import DataflowExecutor, describe_job, pipeline_options
 from gristmill.dataflow.workers import Workers, choose_workers
 from gristmill.formats.errors import SettingsError
@@ -21,6 +22,7 @@ from gristmill.formats.recipe import read_recipe
 from gristmill.formats.storage import write_bytes
 from gristmill.pipelines.beam_quiet import quiet
 from gristmill.pipelines.beam_runners import check_flags
+from gristmill.pipelines.lock_options import stale_after
 from gristmill.pipelines.stage_names import STAGES
 from gristmill.pipelines.workflow import Draft, PrepareOptions, draft_run, execute_draft
 
@@ -54,6 +56,9 @@ def run(arguments: argparse.Namespace, beam_flags: list[str]) -> int:
         runner="DataflowRunner",
         flags=tuple(beam_flags),
         verbose=arguments.verbose,
+        force=arguments.force,
+        stale_after=stale_after(arguments.stale_after),
+        ask=asks_dataflow(beam_flags),
     )
     places = [recipe.output, given["temp_location"], given["staging_location"] or given["temp_location"]]
     found = bucket_findings(places, project=given["project"], region=given["region"])
@@ -62,7 +67,7 @@ def run(arguments: argparse.Namespace, beam_flags: list[str]) -> int:
     _refuse([finding.message for finding in found if finding.level == "problem"])
 
     draft = draft_run(recipe, options)
-    stages = draft.unfinished()
+    stages = draft.unfinished() if not options.force else draft.wanted[draft.wanted.index(options.first) :]
     sizes = run_sizes(draft)
     _refuse(list(sizes.problems))
     workers = choose_workers(sizes, stages, beam_flags, corpus=recipe.name)

@@ -8,17 +8,22 @@ launches a template must end when the job is submitted.
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gristmill.formats.errors import DataError, MissingExtraError, SettingsError
 from gristmill.pipelines.beam_quiet import quiet
 from gristmill.pipelines.beam_runners import worker_error
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.lock_record import update_holder
 from gristmill.pipelines.runners import Executor, RunnerChoice
 
 __all__ = ["DataflowExecutor", "describe_job", "page_of", "pipeline_options"]
 
 _RUNNER = "DataflowRunner"
+_FLEX_JOB = "/job_object"
+"""How the place ends where a Flex Template's launcher has its one job written, for the service to start it at once."""
+
 _LABELS = {"index": "Index:", "blend": "Blend:"}
 
 
@@ -136,6 +141,10 @@ class DataflowExecutor(Executor):
         from google.api_core.exceptions import GoogleAPICallError
 
         cloud = options.view_as(GoogleCloudOptions)
+        if cloud.template_location and not cloud.template_location.endswith(_FLEX_JOB):
+            # A classic template: any number of jobs may be made of it, whenever, and none of them is this run.
+            update_holder(job.corpus, job.run, outlives=False)
+            job = replace(job, run="")
         with quiet(verbose=verbose):
             pipeline = beam.Pipeline(options=options)
             _build(pipeline, job, stages, self._min_ram_bytes, write_manifest=write_manifest)
@@ -147,7 +156,10 @@ class DataflowExecutor(Executor):
             print(f"template {cloud.template_location}", file=sys.stderr, flush=True)
             return
         self.job_id = str(result.job_id())
-        print(f"job {self.job_id} {page_of(cloud.project, cloud.region, self.job_id)}", flush=True)
+        page = page_of(cloud.project, cloud.region, self.job_id)
+        print(f"job {self.job_id} {page}", flush=True)
+        named = {"job": self.job_id, "page": page, "project": cloud.project, "region": cloud.region}
+        update_holder(job.corpus, job.run, **named)
         if not self._wait:
             return
         try:

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(
     arguments: argparse.Namespace,
-    working_on: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+    working_on: Callable[[str], AbstractContextManager[object]] = lambda _: nullcontext(),
 ) -> int:
     """Builds the index set; returns the exit code.
 

@@ -19,8 +19,10 @@ from gristmill.pipelines.encode import encode_split
 from gristmill.pipelines.finish import finish
 from gristmill.pipelines.index import blend_split, close_blend, close_index, index_member, plan_index
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.lock_renewal import while_held
 from gristmill.pipelines.plan import Split, read_plan
 from gristmill.pipelines.raw import copies, copy_split
+from gristmill.pipelines.run_lock import release
 from gristmill.pipelines.scan import partition_keys, scan_split
 from gristmill.pipelines.shards import assemble_shard, plan_shards
 from gristmill.pipelines.stages import close_clean, close_download, close_tokenize
@@ -54,11 +56,18 @@ def build_pipeline(pipeline: beam.Pipeline, job: Job, stages: Sequence[str], *, 
     for stage in stages:
         done = builders[stage](done, job)
     if write_manifest:
-        _ = done | "Manifest" >> beam.Map(_finish, job)
+        done = done | "Manifest" >> beam.Map(_finish, job)
+    _ = done | "Release" >> beam.Map(_release, job)
 
 
 def _finish(_: object, job: Job) -> int:
     finish(job)
+    return 0
+
+
+def _release(_: object, job: Job) -> int:
+    """Ends the run's hold of the corpus, as its launcher may be gone by then."""
+    release(job.corpus, job.run)
     return 0
 
 
@@ -108,7 +117,7 @@ class _Work(beam.DoFn):  # type: ignore[misc]  # Beam ships no types
 
     def process(self, item: Any) -> Iterator[tuple[Any, Any]]:
         """Gives the item together with its report."""
-        report = self._work(self._job, item)
+        report = while_held(self._work, self._job, item)
         self._count("items", 1)
         if isinstance(report, dict):
             for name in ("records", "kept", "documents", "tokens", "bad"):

@@ -1,9 +1,14 @@
 """The `gristmill prepare` command: options to a run; what does the work is loaded when the options are in order."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from gristmill.formats.errors import MissingExtraError
+from gristmill.pipelines.lock_options import add_lock_arguments, stale_after
 from gristmill.pipelines.stage_names import STAGES
+
+if TYPE_CHECKING:
+    from gristmill.pipelines.lock_record import AskService
 
 __all__ = ["add_arguments", "run"]
 
@@ -24,12 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most processes of the runners auto (default: one per core) and loop (default: 1)",
     )
+    parser.add_argument("--force", action="store_true", help="do the stages again although they are finished")
+    add_lock_arguments(parser)
     parser.add_argument("--verbose", action="store_true", help="show Beam's own log too")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
-def run(arguments: argparse.Namespace, beam_flags: list[str]) -> int:
+def run(arguments: argparse.Namespace, beam_flags: list[str], ask: "AskService | None" = None) -> int:
     """Prepares the corpus; returns the exit code.
+
+    Args:
+        arguments: as parsed.
+        beam_flags: what goes to Beam.
+        ask: asks the service of another run's job whether it goes on.
 
     Raises:
         MissingExtraError: a library that the extra `prepare` brings is not installed.
@@ -52,6 +64,9 @@ def run(arguments: argparse.Namespace, beam_flags: list[str]) -> int:
         max_workers=arguments.max_workers,
         quiet=arguments.quiet,
         verbose=arguments.verbose,
+        force=arguments.force,
+        stale_after=stale_after(arguments.stale_after),
+        ask=ask,
     )
     prepare(recipe, options)
     return 0

@@ -23,6 +23,7 @@ from gristmill.pipelines.account import write_account
 from gristmill.pipelines.encoders import TOKENIZER_FOLDER
 from gristmill.pipelines.inputs import InputFile
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.lock_renewal import holds, require_held
 from gristmill.pipelines.plan import read_plan
 from gristmill.pipelines.stages import require_stage, valid_stage
 from gristmill.tokenize.resolved import load_resolved
@@ -111,8 +112,16 @@ def manifest_is_current(job: Job) -> bool:
 
 
 def finish(job: Job) -> None:
-    """Writes the manifest unless it is there already, then removes the spills, and index sets of no use any more."""
-    if not manifest_is_current(job):
+    """Writes the manifest unless it is there already, then removes the spills, and index sets of no use any more.
+
+    Raises:
+        CorpusError: the run has lost its place to another, and the manifest is not what this run would write.
+    """
+    current = manifest_is_current(job)
+    if current and not holds(job):  # a late or repeated attempt at what is done
+        return
+    require_held(job)
+    if not current:
         write_account(job)
         write_manifest(job.corpus, make_manifest(job))
     remove_tree(job.path(STAGES_FOLDER, "items", "encode"))  # which vouch for the spills

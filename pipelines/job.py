@@ -40,6 +40,7 @@ class Job:
         engine_version: its version, which every worker must have.
         source: number of the only source to work on, None for all.
         encodes_early: whether splits are encoded while they are scanned; no byte of the corpus depends on it.
+        run: name of the run in the record of who works on the corpus; empty where nothing keeps others off.
     """
 
     corpus: str
@@ -53,6 +54,7 @@ class Job:
     engine_version: str
     source: int | None
     encodes_early: bool = False
+    run: str = ""
 
     def source_of(self, split: Split) -> SourceSettings:
         """The source that a split belongs to."""

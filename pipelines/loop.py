@@ -17,6 +17,7 @@ from gristmill.pipelines.finish import finish
 from gristmill.pipelines.index import blend_split, close_blend, close_index, index_member, plan_index
 from gristmill.pipelines.item_pool import ItemPool
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.lock_renewal import while_held
 from gristmill.pipelines.near_pairs import distinct_pairs, near_partitions, partition_pairs
 from gristmill.pipelines.near_verify import verify_pairs
 from gristmill.pipelines.plan import Split, read_plan
@@ -60,9 +61,9 @@ def run_loop(job: Job, stages: Sequence[str], *, write_manifest: bool, pool: Ite
         elif stage == "tokenize":
             _tokenize(job, splits, do)
         elif stage == "index":
-            close_index(job, do(partial(index_member, job), plan_index(job)))
+            close_index(job, do(partial(while_held, index_member, job), plan_index(job)))
         elif stage == "blend":
-            close_blend(job, do(partial(blend_split, job), SPLITS))
+            close_blend(job, do(partial(while_held, blend_split, job), SPLITS))
     if write_manifest:
         finish(job)
 
@@ -72,14 +73,14 @@ def _here(work: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]:
 
 
 def _download(job: Job, do: _Map) -> None:
-    copied = do(partial(copy_split, job), copies(job, read_plan(job.corpus)))
+    copied = do(partial(while_held, copy_split, job), copies(job, read_plan(job.corpus)))
     if job.source is None or not copied:
         close_download(job, copied)
 
 
 def _clean(job: Job, splits: Sequence[Split], do: _Map) -> None:
     wanted = [split for split in splits if job.scans(split)]
-    scans = do(partial(scan_split, job), wanted)
+    scans = do(partial(while_held, scan_split, job), wanted)
     groups: dict[int, list[bytes]] = {}
     for split in wanted:
         for group, keys in partition_keys(job, split):
@@ -117,7 +118,7 @@ def _verify(job: Job, pairs: tuple[int, bytes]) -> bytes:
 
 
 def _tokenize(job: Job, splits: Sequence[Split], do: _Map) -> None:
-    encodes = do(partial(encode_split, job), [split for split in splits if job.wants(split.source)])
-    shards = do(partial(assemble_shard, job), plan_shards(job, encodes))
+    encodes = do(partial(while_held, encode_split, job), [split for split in splits if job.wants(split.source)])
+    shards = do(partial(while_held, assemble_shard, job), plan_shards(job, encodes))
     if job.source is None:
         close_tokenize(job, encodes, shards)

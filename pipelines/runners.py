@@ -43,6 +43,11 @@ WORKER_BYTES = 1 << 30
 _PRELOAD = ("gristmill.pipelines.scan", "gristmill.pipelines.encode", "gristmill.tokenize.engine")
 """What the first items need, imported by the processes while the launcher reads the tokenizer."""
 
+_OF_THIS_PROCESS = (LOOP, "FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
+"""Runners whose workers end with the launching process; others where an option names a cluster."""
+
+_DASK_ELSEWHERE = ("dask_client_address", "dask_scheduler_file")
+
 _USUAL = (AUTO, LOOP, "FnApiRunner", "DirectRunner")
 
 
@@ -177,6 +182,14 @@ class Executor:
     def waits(self) -> bool:
         """Whether the stages are done when `execute` returns."""
         return True
+
+    @property
+    def outlives(self) -> bool:
+        """Whether the work goes on when the launching process ends."""
+        runner, flags = self._choice.runner.rsplit(".", 1)[-1], self._choice.flags
+        embedded = runner == "PortableRunner" and _value(flags, "job_endpoint") == "embed"
+        own = runner == "DaskRunner" and not any(_value(flags, name) for name in _DASK_ELSEWHERE)
+        return runner not in _OF_THIS_PROCESS and not embedded and not own
 
     def execute(self, job: Job, stages: Sequence[str], *, write_manifest: bool, verbose: bool = False) -> None:
         """Executes stages as chosen; imports Beam only where it is needed.

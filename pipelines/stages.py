@@ -26,6 +26,7 @@ from gristmill.formats.storage import FileFacts, file_facts, is_local, list_file
 from gristmill.pipelines.encoders import TOKENIZER_FILES
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.limits import OVER_LIMIT, cut_reports
+from gristmill.pipelines.lock_renewal import require_held
 from gristmill.pipelines.plan import Plan, read_plan
 from gristmill.pipelines.raw import copied_files, copies
 from gristmill.pipelines.scan import keys_path, rejects_path
@@ -56,7 +57,12 @@ Result = dict[str, Any]
 
 
 def write_stage(job: Job, stage: str, files: dict[str, FileFacts], result: Result) -> Result:
-    """Writes the receipt of a stage and returns its result."""
+    """Writes the receipt of a stage and returns its result.
+
+    Raises:
+        CorpusError: the run has lost its place to another.
+    """
+    require_held(job)
     receipt = Receipt(digest=job.stage_digests[stage], files=files, settings=job.settings[stage], result=result)
     write_receipt(stage_receipt_path(job.corpus, stage), receipt)
     return result
@@ -83,7 +89,12 @@ def require_stage(job: Job, stage: str) -> Receipt:
 
 
 def sweep(job: Job, folder: str, keep: Iterable[str]) -> None:
-    """Removes the files below a folder of the corpus that this run does not know: leftovers of earlier runs."""
+    """Removes the files below a folder of the corpus that this run does not know: leftovers of earlier runs.
+
+    Raises:
+        CorpusError: the run has lost its place to another, whose files these may be.
+    """
+    require_held(job)
     kept = set(keep)
     for path in list_files(job.path(folder), recursive=True):
         if f"{folder}/{relative_to(path, job.path(folder))}" not in kept:

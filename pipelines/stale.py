@@ -11,17 +11,20 @@ from typing import Any
 from gristmill.formats.errors import FormatError, GristmillError, SettingsError
 from gristmill.formats.fingerprint import canonical_json
 from gristmill.formats.manifest import MANIFEST_NAME, read_manifest
-from gristmill.formats.receipts import read_receipt, stage_receipt_path, withdraw
-from gristmill.formats.storage import exists, join, remove
+from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path, withdraw
+from gristmill.formats.storage import exists, join, remove, remove_tree
 from gristmill.pipelines.job import Job
-from gristmill.pipelines.stage_graph import behind
+from gristmill.pipelines.spill import SPILL_STEP
+from gristmill.pipelines.stage_graph import behind, stage_named
 from gristmill.pipelines.stage_names import STAGES
 from gristmill.pipelines.stages import require_stage, valid_stage
 
 __all__ = ["refuse_other_corpus", "stages_to_run", "what_changed"]
 
 
-def stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[str], None]) -> list[str]:
+def stages_to_run(
+    job: Job, wanted: Sequence[str], first: str, say: Callable[[str], None], *, force: bool = False
+) -> list[str]:
     """Which stages are not finished; withdraws the receipts and the manifest that the work will make stale.
 
     Args:
@@ -29,6 +32,7 @@ def stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[st
         wanted: the stages up to the last one wanted, in order.
         first: the stage to begin with; those before it must be finished.
         say: is told what is withdrawn, and why.
+        force: whether the stages from `first` on are done again although they are finished, item by item.
 
     Raises:
         CorpusError: a stage before `first` is not finished.
@@ -37,18 +41,31 @@ def stages_to_run(job: Job, wanted: Sequence[str], first: str, say: Callable[[st
     for stage in wanted[: wanted.index(first)]:
         require_stage(job, stage)
     todo = list(wanted)
-    while todo and valid_stage(job, todo[0]) is not None:
+    while todo and not (force and todo[0] == first) and valid_stage(job, todo[0]) is not None:
         todo.pop(0)
     if not todo:
         return []
     refuse_other_corpus(job, todo)
     stale = [stage for stage in behind(todo[0]) if exists(stage_receipt_path(job.corpus, stage))]
     for stage in stale:
-        say(f"stage {stage} was finished before, but {what_changed(job, stage)}; it is done again")
+        why = "it is to be done again" if force else f"{what_changed(job, stage)}; it is done again"
+        say(f"stage {stage} was finished before, but {why}")
     remove(join(job.corpus, MANIFEST_NAME))
     for stage in stale:
         withdraw(stage_receipt_path(job.corpus, stage))
+    for stage in todo if force else ():
+        _forget_items(job, stage)
     return todo
+
+
+def _forget_items(job: Job, stage: str) -> None:
+    """Withdraws the receipts of a stage's items, as far as the run has them done."""
+    steps = [step for step, _ in stage_named(stage).steps]
+    for step in [*steps, SPILL_STEP] if "encode" in steps else steps:
+        folder = job.path(STAGES_FOLDER, "items", step)
+        own = [source.id for number, source in enumerate(job.recipe.sources) if job.wants(number)]
+        for below in [join(folder, source) for source in own] if step != "index" else [folder]:
+            remove_tree(below)
 
 
 def refuse_other_corpus(job: Job, todo: Sequence[str]) -> None:

@@ -25,6 +25,8 @@ from gristmill.pipelines.finish import finish, manifest_is_current
 from gristmill.pipelines.index import plan_index
 from gristmill.pipelines.job import Job, make_job
 from gristmill.pipelines.limits import limited_plan, source_limits
+from gristmill.pipelines.lock_options import STALE_SECONDS
+from gristmill.pipelines.lock_record import AskService, update_holder
 from gristmill.pipelines.plan import Plan, plan_run, write_plan
 from gristmill.pipelines.progress import Progress
 from gristmill.pipelines.raw import copies
@@ -60,6 +62,9 @@ class PrepareOptions:
         max_workers: most processes of "auto" and "loop"; None leaves the choice to `choose_runner`.
         quiet: whether to print nothing.
         verbose: whether Beam's own log is shown.
+        force: whether to do the stages again from `first` on, although they are finished.
+        stale_after: seconds of silence after which another run on the output counts as gone.
+        ask: asks the service of such a run's job whether it goes on.
     """
 
     first: str = STAGES[0]
@@ -70,6 +75,9 @@ class PrepareOptions:
     max_workers: int | None = None
     quiet: bool = False
     verbose: bool = False
+    force: bool = False
+    stale_after: float = STALE_SECONDS
+    ask: AskService | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,11 +214,12 @@ def execute_draft(draft: Draft, options: PrepareOptions, executor: Executor, *, 
     say = _silent if options.quiet else _say
     plan, job, wanted, complete = draft.plan, draft.job, draft.wanted, draft.complete
     recipe, resolved, engine = draft.recipe, draft.resolved, draft.engine
-    with working_on(job.corpus):
+    with working_on(job.corpus, runner=executor.says, stale_after=options.stale_after, ask=options.ask, say=say) as run:
+        job = replace(job, run=run)
         if "index" in wanted and valid_stage(job, "tokenize") and not valid_stage(job, "index"):
             with contextlib.suppress(CorpusError, FormatError, StorageError):  # which the run itself mends or names
                 plan_index(job)  # refuses what the token counts do not allow, before anything is withdrawn
-        todo = stages_to_run(job, wanted, options.first, say)
+        todo = stages_to_run(job, wanted, options.first, say, force=options.force)
         current = manifest_is_current(job) and not exists(job.path("spill"))
         if not todo and (current or not complete):
             say(f"nothing to do: {recipe.output} is finished for this recipe, these inputs and this tokenizer")
@@ -226,6 +235,8 @@ def execute_draft(draft: Draft, options: PrepareOptions, executor: Executor, *, 
         job = replace(job, encodes_early=_encodes_early(todo, engine))
         engine_says = f"; ids by {engine.name} {engine.version}" if engine else ""
         say(f"stages {', '.join(todo)} on {executor.says}{engine_says}")
+        if executor.outlives:
+            update_holder(job.corpus, run, outlives=True)
         watched = not options.quiet and executor.waits
         with Progress(job, _expected(job, plan)) if watched else contextlib.nullcontext():
             executor.execute(job, todo, write_manifest=complete, verbose=options.verbose)

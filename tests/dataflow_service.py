@@ -45,7 +45,10 @@ class Service:
 
     def get(self, job_id: str) -> tuple[int, dict[str, Any]]:
         """Tells of a job."""
-        return 200, self._answer(int(job_id.removeprefix("job-")), self.state)
+        number = int(job_id.removeprefix("job-"))
+        if number >= len(self.jobs):
+            return 404, {"error": {"code": 404, "message": f"no job {job_id}", "status": "NOT_FOUND"}}
+        return 200, self._answer(number, self.state)
 
     def _answer(self, number: int, state: str) -> dict[str, Any]:
         job = self.jobs[number]

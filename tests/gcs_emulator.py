@@ -114,6 +114,13 @@ class Store:
         found = self.names(f"{corpus}/")
         return {name: digest for name, digest in found.items() if not name.startswith(("_stages/", "report/"))}
 
+    def content(self, name: str) -> bytes:
+        """The bytes of an object."""
+        quoted = urllib.parse.quote(name, safe="")
+        with urllib.request.urlopen(f"{self.address}/storage/v1/b/test-bucket/o/{quoted}?alt=media") as answer:
+            data: bytes = answer.read()
+            return data
+
     def remove(self, name: str) -> None:
         quoted = urllib.parse.quote(name, safe="")
         request = urllib.request.Request(f"{self.address}/storage/v1/b/test-bucket/o/{quoted}", method="DELETE")

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gristmill import __version__
 from gristmill.formats.errors import GristmillError, MissingExtraError, SettingsError
@@ -34,7 +34,20 @@ def _prepare(parser: _Parser, words: list[str]) -> int:
 
     command.add_arguments(parser)
     arguments, beam_flags = parser.parse_known_args(words)
-    return command.run(arguments, beam_flags)
+    return command.run(arguments, beam_flags, _ask_dataflow(beam_flags))
+
+
+def _ask_dataflow(beam_flags: list[str]) -> Any:
+    """What asks Dataflow of another run's job; the room that can is loaded when there is one to ask about."""
+
+    def ask(holder: Any) -> Any:
+        try:
+            from gristmill.dataflow.job_state import asks_dataflow
+        except ImportError:
+            return None
+        return asks_dataflow(beam_flags)(holder)
+
+    return ask
 
 
 def _launch(parser: _Parser, words: list[str]) -> int:

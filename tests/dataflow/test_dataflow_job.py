@@ -12,11 +12,15 @@ import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+
+from gristmill.dataflow.job_state import asks_dataflow
+from gristmill.pipelines.lock_record import Holder
 
 pytestmark = [
     pytest.mark.slow,
@@ -232,6 +236,38 @@ def test_the_staged_pipeline_gives_the_corpus_of_this_machine(cloud: Any, submit
     found = cloud.store.tree("out")
     assert "manifest.json" in found
     assert found == cloud.store.tree("local")
+    assert not cloud.store.names("out/_stages/holder"), "the last step ended the run's hold"
+
+
+def test_another_launch_is_refused_while_the_job_goes_on(cloud: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = f"--output={cloud.store.url}/held"
+    flags = [*PLACES, f"--dataflow_endpoint={cloud.service.address}"]
+    monkeypatch.setattr(cloud.service, "state", "JOB_STATE_RUNNING")
+    first = cloud.launch(cloud.recipe, *flags, output)
+    assert first.returncode == 0, first.stderr
+    number = len(cloud.service.jobs) - 1
+    holder = Holder(**json.loads(cloud.store.content("held/_stages/holder")))
+    page = f"https://console.cloud.google.com/dataflow/jobs/us-central1/job-{number}?project=test-project"
+    assert (holder.job, holder.page, holder.outlives) == (f"job-{number}", page, True)
+
+    second = cloud.launch(cloud.recipe, *flags, output)
+    assert second.returncode == 1
+    last = second.stderr.splitlines()[-1]
+    assert last.startswith(f"gristmill: {cloud.store.url}/held: another run is working on this corpus; wait for it or")
+    assert f"(Google Cloud Dataflow), job job-{number} {page}; the service says that its job goes on; " in last
+    assert len(cloud.service.jobs) == number + 1
+
+    for name, value in cloud.environment.items():
+        monkeypatch.setenv(name, value)
+    ask = asks_dataflow(flags)
+    for state, expected in {
+        "RUNNING": True, "PENDING": True, "CANCELLING": True, "DONE": False, "FAILED": False, "CANCELLED": False,
+        "UNKNOWN": None,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(cloud.service, "state", f"JOB_STATE_{state}")
+        assert ask(holder) is expected, state
+    assert ask(replace(holder, job="job-4711")) is None, "a job that nobody knows"
+    assert asks_dataflow([*PLACES, "--dataflow_endpoint=http://localhost:1"])(holder) is None, "no answer"
 
 
 def test_a_template_is_staged_without_asking_the_service(cloud: Any) -> None:
