@@ -38,6 +38,7 @@ from gristmill.pipelines.stage_graph import needs_tokenizer, stage_named
 from gristmill.pipelines.stage_names import STAGES
 from gristmill.pipelines.stages import valid_stage
 from gristmill.pipelines.stale import stages_to_run
+from gristmill.pipelines.streamed_sources import streamed_sources
 from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import Engine, choose_engine, set_engine_threads
 from gristmill.tokenize.load import resolve_tokenizer
@@ -189,6 +190,8 @@ def draft_run(recipe: Recipe, options: PrepareOptions, *, writes: bool = True) -
 def _draft(recipe: Recipe, plan: Plan, options: PrepareOptions, wanted: Sequence[str]) -> Draft:
     """Chooses the encoder of a planned run and puts its job together."""
     say = _silent if options.quiet else _say
+    for line in streamed_sources(recipe.sources, plan.inputs):
+        say(line)
     source = _source_number(recipe, options.source)
     resolved, engine = None, None
     if needs_tokenizer(wanted):
