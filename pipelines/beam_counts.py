@@ -1,8 +1,8 @@
 """Beam counters and distributions of a run: the account of its documents while it is being made, on any runner.
 
-Names are `STAGE/SOURCE/WHAT` in the namespace `gristmill`. Items count what they come to as they end; what is known only
-when a stage closes, copies among splits above all, is counted there. So at the end the counters equal the account, and
-before it none of them runs ahead of it.
+Names are `STAGE/SOURCE/WHAT` in the namespace `gristmill`. Items count what they come to as they end; what is known
+only when a stage closes, copies among splits above all, is counted there. So at the end the counters equal the account,
+and before it none of them runs ahead of it.
 """
 
 from collections import Counter
@@ -100,8 +100,9 @@ def _stage_counts(job: Job, stage: str, result: Mapping[str, Any]) -> dict[str, 
         }
     cleaned = require_stage(job, "clean").result["sources"]
     counts = {}
-    for found in result["sources"]:
-        before = cleaned.get(found["id"], {"kept": found["records"], "dropped": {}})
+    for source, found in zip(job.recipe.sources, result["sources"], strict=True):
+        uncleaned = {"kept": found["records"], "dropped": {}}
+        before = cleaned[source.id] if source.clean.enabled else uncleaned
         counts[found["id"]] = {
             "documents_in": before["kept"],
             "documents_kept": found["kept"],

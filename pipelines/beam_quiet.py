@@ -1,6 +1,7 @@
 """Keeps Beam's log, and the tracebacks its workers print, away from people who asked for neither.
 
-What went wrong comes back as an exception and is reported once, in one sentence; `--verbose` shows the rest.
+What went wrong comes back as an exception and is reported once, in one sentence; `--verbose` shows the rest. Our own
+log has a level of its own and is not touched.
 """
 
 import contextlib
@@ -8,12 +9,14 @@ import io
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 __all__ = ["quiet"]
 
 _TRACEBACK = "Traceback (most recent call last)"
+_LOGGERS = ("", "apache_beam", "distributed")
+_NOTHING = logging.CRITICAL + 1
 
 
 class _WithoutTracebacks(io.TextIOBase):
@@ -40,16 +43,33 @@ def _say_nothing(_: threading.ExceptHookArgs) -> None:
 
 @contextlib.contextmanager
 def quiet(*, verbose: bool = False) -> Iterator[None]:
-    """Silences logging and tracebacks on standard error, those of threads too, inside the block, unless `verbose`."""
+    """Silences Beam's log and tracebacks on standard error, those of threads too, inside the block.
+
+    Args:
+        verbose: whether to let them through, and what Beam logs for information too.
+    """
     if verbose:
-        yield
+        with _levels([""], logging.INFO):
+            yield
         return
-    before, of_threads = logging.root.manager.disable, threading.excepthook
-    logging.disable(logging.CRITICAL)
+    of_threads = threading.excepthook
     threading.excepthook = _say_nothing
     try:
-        with contextlib.redirect_stderr(_WithoutTracebacks(sys.stderr)):
+        with _levels(_LOGGERS, _NOTHING), contextlib.redirect_stderr(_WithoutTracebacks(sys.stderr)):
             yield
     finally:
-        logging.disable(before)
         threading.excepthook = of_threads
+
+
+@contextlib.contextmanager
+def _levels(names: Iterable[str], level: int) -> Iterator[None]:
+    """Gives loggers another level inside the block."""
+    loggers = [logging.getLogger(name) for name in names]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, own in zip(loggers, before, strict=True):
+            logger.setLevel(own)

@@ -6,6 +6,7 @@ the launcher's.
 
 import sys
 
+from gristmill.formats.log import inherit_log
 from gristmill.pipelines.beam_quiet import quiet
 from gristmill.pipelines.launcher_watch import end_with
 
@@ -15,6 +16,7 @@ __all__ = ["main"]
 def main() -> None:
     """Runs Beam's worker until the runner closes it or is gone."""
     end_with(int(sys.argv[1]))
+    inherit_log()
     with quiet():
         from apache_beam.runners.worker import sdk_worker_main
 

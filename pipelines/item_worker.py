@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
+from gristmill.formats.log import inherit_log
 from gristmill.pipelines.launcher_watch import end_with
 
 __all__ = ["main"]
@@ -26,6 +27,7 @@ def main(descriptor: int, launcher: int, preload: Sequence[str]) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the launcher ends this process
     end_with(launcher)
+    inherit_log()
     for name in preload:
         importlib.import_module(name)
     with Connection(descriptor) as connection:
