@@ -21,7 +21,7 @@ from gristmill.pipelines.clusters import (
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.near_pairs import local_pairs, pairs_by_split, pairs_of_groups, partition_bands
 from gristmill.pipelines.near_verify import verify_pairs
-from gristmill.pipelines.plan import Split, read_plan
+from gristmill.pipelines.plan import Split
 
 __all__ = ["near_losers"]
 
@@ -39,7 +39,7 @@ def near_losers(scanned: Any, job: Job) -> Any:
         scanned: the splits with their reports, once they are scanned.
         job: the run.
     """
-    partitions = min(_MOST_PARTITIONS, 1 + read_plan(job.corpus).input_bytes // _PARTITION_BYTES)
+    partitions = min(_MOST_PARTITIONS, 1 + job.input_bytes // _PARTITION_BYTES)
     pairs = (
         scanned
         | "Near: bands" >> beam.FlatMap(_bands, job, partitions).with_output_types(_PACKED)

@@ -33,6 +33,7 @@ class Job:
         recipe: the recipe.
         plan_digest: digest of the plan.
         partitions: into how many groups deduplication keys are dealt.
+        input_bytes: bytes of all inputs, as stored; decides no byte of the corpus.
         stage_digests: digest of each stage by name.
         settings: by stage, what its digest covers, as far as it tells a user what changed.
         tokenizer: fingerprint of the tokenizer, empty when the run stops before it is needed.
@@ -47,6 +48,7 @@ class Job:
     recipe: Recipe
     plan_digest: str
     partitions: int
+    input_bytes: int
     stage_digests: dict[str, str]
     settings: dict[str, dict[str, Any]]
     tokenizer: str
@@ -123,6 +125,7 @@ def make_job(
         recipe=recipe,
         plan_digest=plan.digest(),
         partitions=plan.partitions,
+        input_bytes=plan.input_bytes,
         stage_digests=digests,
         settings=settings,
         tokenizer=fingerprint,
