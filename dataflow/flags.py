@@ -98,7 +98,7 @@ FLAGS = (
 )
 """The options, in the order of the help."""
 
-OWN_FLAGS = (*(flag.name for flag in FLAGS), "--debug", "--help")
+OWN_FLAGS = (*(flag.name for flag in FLAGS), "--debug", "--log-format", "--help")
 """Their names, to suggest for a word that neither the launcher nor Beam knows."""
 
 

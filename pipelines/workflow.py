@@ -7,13 +7,14 @@ old output is never served for new input.
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gristmill.formats.errors import CorpusError, FormatError, GristmillError, SettingsError, StorageError
 from gristmill.formats.fingerprint import pretty_json
+from gristmill.formats.log import event
 from gristmill.formats.manifest import MANIFEST_NAME
 from gristmill.formats.receipts import STAGES_FOLDER
 from gristmill.formats.recipe import Recipe
@@ -29,7 +30,6 @@ from gristmill.pipelines.lock_options import STALE_SECONDS
 from gristmill.pipelines.lock_record import AskService, update_holder
 from gristmill.pipelines.plan import Plan, plan_run, write_plan
 from gristmill.pipelines.progress import Progress
-from gristmill.pipelines.raw import copies
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import RecordAccount
 from gristmill.pipelines.run_lock import working_on
@@ -158,9 +158,14 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
         options.runner, options.flags, plan.input_bytes, len(plan.splits), max_workers=options.max_workers
     )
     set_engine_threads(choice.engine_threads)
+    files, splits = sum(map(len, plan.inputs)), len(plan.splits)
     say(
-        f"{recipe.name}: {sum(map(len, plan.inputs))} input files, {plan.input_bytes / 1e6:.1f} MB, "
-        f"{len(plan.splits)} splits -> {recipe.output}"
+        f"{recipe.name}: {files} input files, {plan.input_bytes / 1e6:.1f} MB, {splits} splits -> {recipe.output}",
+        "plan",
+        output=recipe.output,
+        input_files=files,
+        input_bytes=plan.input_bytes,
+        splits=splits,
     )
     with Executor(choice) as executor:
         return execute_draft(_draft(recipe, plan, options, wanted), options, executor, began=began)
@@ -225,7 +230,8 @@ def execute_draft(draft: Draft, options: PrepareOptions, executor: Executor, *, 
         todo = stages_to_run(job, wanted, options.first, say, force=options.force)
         current = manifest_is_current(job) and not exists(job.path("spill"))
         if not todo and (current or not complete):
-            say(f"nothing to do: {recipe.output} is finished for this recipe, these inputs and this tokenizer")
+            says = f"nothing to do: {recipe.output} is finished for this recipe, these inputs and this tokenizer"
+            say(says, "nothing_to_do", output=recipe.output)
             return PrepareResult(corpus=job.corpus, stages=(), finished=complete)
         write_plan(job.corpus, plan)
         if resolved is not None and engine is not None:
@@ -237,25 +243,25 @@ def execute_draft(draft: Draft, options: PrepareOptions, executor: Executor, *, 
             return PrepareResult(corpus=job.corpus, stages=(), finished=True)
         job = replace(job, encodes_early=_encodes_early(todo, engine))
         engine_says = f"; ids by {engine.name} {engine.version}" if engine else ""
-        say(f"stages {', '.join(todo)} on {executor.says}{engine_says}")
+        say(f"stages {', '.join(todo)} on {executor.says}{engine_says}", "run", stages=list(todo), runner=executor.says)
         if executor.outlives:
             update_holder(job.corpus, run, outlives=True)
-        watched = not options.quiet and executor.waits
-        with Progress(job, _expected(job, plan)) if watched else contextlib.nullcontext():
+        watched = not options.quiet and executor.waits and not executor.tells
+        with Progress(job, plan, todo) if watched else contextlib.nullcontext():
             executor.execute(job, todo, write_manifest=complete, verbose=options.verbose)
         if not executor.waits:
             return PrepareResult(corpus=job.corpus, stages=tuple(todo), finished=False)
         seconds = time.monotonic() - began
         _report(job, plan, executor.says, todo, seconds)
-    say(f"done in {seconds:.1f} s")
+    say(f"done in {seconds:.1f} s", "done", seconds=round(seconds, 3), output=job.corpus)
     return PrepareResult(corpus=job.corpus, stages=tuple(todo), finished=complete)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _say(text: str, name: str = "note", **fields: Any) -> None:
+    event(name, text, **fields)
 
 
-def _silent(_: str) -> None:
+def _silent(_: str, __: str = "", **___: object) -> None:
     """Says nothing."""
 
 
@@ -354,14 +360,6 @@ def _sample(recipe: Recipe, plan: Plan) -> list[str]:
         if batch is not None:
             texts += [text[:_SAMPLE_CHARS] for text in batch.texts[:_SAMPLE_DOCUMENTS]]
     return texts
-
-
-def _expected(job: Job, plan: Plan) -> dict[str, int]:
-    return {
-        "download": len(copies(job, plan)),
-        "scan": sum(job.scans(split) for split in plan.splits),
-        "encode": sum(job.wants(split.source) for split in plan.splits),
-    }
 
 
 def _report(job: Job, plan: Plan, runner: str, stages: Sequence[str], seconds: float) -> None:

@@ -153,7 +153,7 @@ class TestWrongWords:
         parser = argparse.ArgumentParser()
         add_arguments(parser)
         known = {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
-        assert set(OWN_OPTIONS) == known | {"--debug"}
+        assert set(OWN_OPTIONS) == known | {"--debug", "--log-format"}
 
 
 class TestWrongRecipe:
@@ -364,7 +364,7 @@ class TestWords:
         assert lines[0].startswith("test: 1 input files, 0.1 MB, 1 splits -> ")
         assert lines[1].startswith("stages download, clean, tokenize, index, blend on this process")
         assert lines[-1].startswith("done in ")
-        assert any("1 of 1 splits scanned" in line for line in lines)
+        assert any("  clean is done: 3,000 documents, 3,000 kept" in line for line in lines)
         again = good.cli("prepare", recipe)
         assert again.stderr.splitlines()[-1].startswith("nothing to do: ")
 

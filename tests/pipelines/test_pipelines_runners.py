@@ -3,9 +3,7 @@
 import io
 import os
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,6 @@ from gristmill.formats.errors import CorpusError, DataError, InputError, Setting
 from gristmill.pipelines.beam_quiet import quiet
 from gristmill.pipelines.beam_runners import check_flags, worker_error
 from gristmill.pipelines.decompress import DamagedError
-from gristmill.pipelines.progress import Progress
 from gristmill.pipelines.run_lock import working_on
 from gristmill.pipelines.runners import LOOP_BYTES, check_runner, choose_runner
 
@@ -243,52 +240,3 @@ class TestLock:
     def test_a_store(self) -> None:
         with working_on("memory://bucket/out"):
             pass
-
-
-class TestProgress:
-    def run(self, workshop: Any, stream: io.StringIO, then: Any) -> None:
-        from gristmill.formats.recipe import parse_recipe
-        from gristmill.pipelines.job import make_job
-        from gristmill.pipelines.plan import plan_run
-
-        recipe = parse_recipe(workshop.values({"files": [workshop.jsonl("a.jsonl", ["a"])]}))
-        job = make_job(recipe, plan_run(recipe), tokenizer=None, engine=None)
-        with Progress(job, {"scan": 3}, stream):
-            then(Path(job.path("_stages", "items", "scan", "s0")))
-
-    def test_new_receipts_are_counted(self, workshop: Any) -> None:
-        stream = io.StringIO()
-
-        def work(folder: Path) -> None:
-            folder.mkdir(parents=True)
-            (folder / "00000.json").write_bytes(b"{}")
-            (folder / "00001.json").write_bytes(b"{}")
-
-        self.run(workshop, stream, work)
-        assert stream.getvalue().endswith(" s  2 of 3 splits scanned\n")
-
-    def test_old_receipts_are_not(self, workshop: Any) -> None:
-        stream = io.StringIO()
-
-        def work(folder: Path) -> None:
-            folder.mkdir(parents=True)
-            (folder / "00000.json").write_bytes(b"{}")
-            hour = time.time() - 3600
-            os.utime(folder / "00000.json", (hour, hour))
-
-        self.run(workshop, stream, work)
-        assert stream.getvalue() == ""
-
-    def test_receipts_that_vanish_are_no_error(self, workshop: Any, capfd: pytest.CaptureFixture[str]) -> None:
-        def work(folder: Path) -> None:
-            end = time.monotonic() + 1.2
-            while time.monotonic() < end:
-                folder.mkdir(parents=True, exist_ok=True)
-                for number in range(100):
-                    (folder / f"{number}.json").write_bytes(b"")
-                for path in folder.iterdir():
-                    path.unlink()
-                folder.rmdir()
-
-        self.run(workshop, io.StringIO(), work)
-        assert "Traceback" not in capfd.readouterr().err
