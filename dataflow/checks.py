@@ -1,41 +1,35 @@
-"""What can be checked before a job costs anything: places, region, buckets and the image of the workers.
+"""What can be checked of options and recipe before a job costs anything, and with no network.
 
-The first half needs no network and finds what would fail on every worker alike. The second asks the store about the
-buckets with the user's own credentials; what those may not see is said and not guessed.
+It finds what the service would refuse after minutes, or what would fail on every worker alike: places that no worker
+reaches, and what lies in another region than the workers though the service wants it there.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from gristmill.formats.clean_settings import PinnedFile
-from gristmill.formats.errors import MissingExtraError
 from gristmill.formats.recipe import Recipe
 from gristmill.formats.storage import is_local
 
-__all__ = ["bucket_findings", "Finding", "option_problems", "recipe_problems", "REGION"]
+__all__ = ["option_problems", "places_read", "recipe_problems", "REGION"]
 
 REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 """The form of a region's name."""
 
-_PATIENCE_SECONDS = 15
-_WANTED = ("storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list")
+_ACCOUNT = re.compile(r"[a-z0-9-]+@[a-z0-9.-]+\.gserviceaccount\.com")
+_SUBNETWORK = re.compile(
+    r"(?:https://www\.googleapis\.com/compute/v1/)?(?:projects/[^/]+/)?regions/([^/]+)/subnetworks/[^/]+"
+)
+_KEY = re.compile(r"projects/[^/]+/locations/([^/]+)/keyRings/[^/]+/cryptoKeys/[^/]+")
 _CODE = ("sdk_container_image", "worker_harness_container_image", "extra_packages", "setup_file", "requirements_file")
-_CONTINENTS = {"US": ("us-",), "EU": ("europe-",), "ASIA": ("asia-",)}
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was found out about a place.
-
-    Attributes:
-        level: "fine", "note" where it could not be seen, "warning", or "problem".
-        message: the finding, as a sentence.
-    """
-
-    level: str
-    message: str
+def places_read(recipe: Recipe) -> list[str]:
+    """Paths and URLs of what workers read for a recipe: inputs, word lists and the like."""
+    lists = (file.path for source in recipe.sources for file in _pinned_files(source.clean))
+    return [*(path for source in recipe.sources for path in source.files), *lists]
 
 
 def option_problems(options: dict[str, Any]) -> list[str]:
@@ -70,7 +64,33 @@ def option_problems(options: dict[str, Any]) -> list[str]:
             "--sdk_container_image is needed: the image with Gristmill that workers start from, "
             "see docs/guide/dataflow.md"
         )
+    if region and REGION.fullmatch(region):
+        problems += _elsewhere(options, region)
+    account = options.get("service_account_email")
+    if account and not _ACCOUNT.fullmatch(account):
+        problems.append(
+            f"--service_account_email {account}: is no service account, NAME@PROJECT.iam.gserviceaccount.com"
+        )
     return problems
+
+
+def _elsewhere(options: dict[str, Any], region: str) -> Iterator[str]:
+    """What must lie in the workers' region and does not, or is not named in the form that the service reads."""
+    for name, form, says in (
+        ("subnetwork", _SUBNETWORK, "regions/REGION/subnetworks/NAME"),
+        ("dataflow_kms_key", _KEY, "projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY"),
+    ):
+        value = options.get(name)
+        if not value:
+            continue
+        match = form.fullmatch(value)
+        if match is None:
+            yield f"--{name} {value}: must be written {says}"
+        elif match[1] != region:
+            yield f"--{name} {value}: lies in {match[1]}, but the workers in {region}, where the service needs it"
+    zone = options.get("worker_zone")
+    if zone and not zone.startswith(f"{region}-"):
+        yield f"--worker_zone {zone}: lies outside --region {region}"
 
 
 def recipe_problems(recipe: Recipe) -> list[str]:
@@ -92,61 +112,6 @@ def recipe_problems(recipe: Recipe) -> list[str]:
     return problems
 
 
-def bucket_findings(urls: Sequence[str], *, project: str, region: str) -> list[Finding]:
-    """Asks the store about the buckets of a run: whether they are there, where they lie, and what is allowed there.
-
-    Args:
-        urls: places on gs://; each bucket is asked about once.
-        project: the project that pays for asking.
-        region: where the workers run.
-
-    Raises:
-        MissingExtraError: the library that asks is not installed.
-    """
-    try:
-        from google.api_core.exceptions import GoogleAPICallError, NotFound
-        from google.auth.exceptions import GoogleAuthError
-        from google.cloud import storage
-    except ImportError as error:
-        raise MissingExtraError("google-cloud-storage", "dataflow", "gristmill launch") from error
-    names = list(dict.fromkeys(url.removeprefix("gs://").split("/", 1)[0] for url in urls if url.startswith("gs://")))
-    try:
-        client = storage.Client(project=project)
-    except (GoogleAuthError, OSError) as error:
-        return [Finding("note", f"buckets were not looked at, for want of credentials: {_first_line(error)}")]
-    found = []
-    for name in names:
-        try:
-            bucket = client.get_bucket(name, timeout=_PATIENCE_SECONDS, retry=None)
-        except NotFound:
-            found.append(Finding("problem", f"gs://{name}: there is no such bucket; make it, or mend its name"))
-            continue
-        except (GoogleAPICallError, GoogleAuthError, OSError) as error:
-            found.append(Finding("note", f"gs://{name}: cannot be looked at from here: {_first_line(error)}"))
-            continue
-        found.append(_place(name, str(bucket.location or ""), region))
-        try:
-            allowed = bucket.test_iam_permissions(list(_WANTED), timeout=_PATIENCE_SECONDS)
-        except (GoogleAPICallError, GoogleAuthError, OSError):
-            continue  # the store does not say
-        lacking = sorted(set(_WANTED) - set(allowed))
-        if lacking:
-            found.append(Finding("warning", f"gs://{name}: you lack {', '.join(lacking)}, which a launch uses"))
-    return found
-
-
-def _place(name: str, location: str, region: str) -> Finding:
-    """Whether a bucket lies where the workers run; bytes that cross regions cost money and time."""
-    here = location.upper()
-    near = here == region.upper() or region.startswith(_CONTINENTS.get(here, ("-",)))
-    if near:
-        return Finding("fine", f"gs://{name}: lies in {here}, near the workers in {region}")
-    return Finding(
-        "warning",
-        f"gs://{name}: lies in {here or '?'}, the workers in {region}; traffic between regions is paid for",
-    )
-
-
 def _pinned_files(value: Any) -> Iterator[PinnedFile]:
     """The files that settings name, however deep."""
     if isinstance(value, PinnedFile):
@@ -157,7 +122,3 @@ def _pinned_files(value: Any) -> Iterator[PinnedFile]:
     elif isinstance(value, tuple | list):
         for item in value:
             yield from _pinned_files(item)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0]

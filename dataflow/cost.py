@@ -56,6 +56,7 @@ class RunSizes:
         documents: documents kept.
         tokens: tokens in them, EODs included.
         near_tokens: tokens of the sources that are searched for near duplicates.
+        near_documents: documents of these.
         rule_seconds: processor seconds that the steps of cleaning take.
         token_bytes: bytes of a token.
         array_bytes: sizes of the index arrays of each member, the largest first.
@@ -71,6 +72,7 @@ class RunSizes:
     near_tokens: int
     rule_seconds: float
     token_bytes: int
+    near_documents: int = 0
     array_bytes: tuple[int, ...] = ()
     rows: int = 0
     problems: tuple[str, ...] = ()
@@ -120,6 +122,7 @@ def run_sizes(draft: Draft) -> RunSizes:
         documents=sum(counts.documents),
         tokens=sum(counts.tokens),
         near_tokens=sum(counts.tokens[number] for number in near),
+        near_documents=sum(counts.documents[number] for number in near),
         rule_seconds=sum(
             tokens * _TOKEN_MB * sum(_RULES.get(step, 0.0) for step in source.clean.steps())
             for source, tokens in zip(recipe.sources, counts.tokens, strict=True)

@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gristmill.dataflow.checks import bucket_findings, option_problems, recipe_problems
+from gristmill.dataflow.buckets import bucket_findings
+from gristmill.dataflow.checks import option_problems, places_read, recipe_problems
 from gristmill.dataflow.cost import RunSizes, run_sizes, stage_costs
 from gristmill.dataflow.flags import OWN_FLAGS, add_flags
 from gristmill.dataflow.job_state import asks_dataflow
+from gristmill.dataflow.permissions import permission_findings
 from gristmill.dataflow.submit import DataflowExecutor, describe_job, pipeline_options
 from gristmill.dataflow.workers import Workers, choose_workers
 from gristmill.formats.errors import SettingsError
@@ -61,7 +63,8 @@ def run(arguments: argparse.Namespace, beam_flags: list[str]) -> int:
         ask=asks_dataflow(beam_flags),
     )
     places = [recipe.output, given["temp_location"], given["staging_location"] or given["temp_location"]]
-    found = bucket_findings(places, project=given["project"], region=given["region"])
+    found = bucket_findings(places, places_read(recipe), project=given["project"], region=given["region"])
+    found += permission_findings(project=given["project"], service_account=given["service_account_email"])
     for finding in found:
         _say(f"{finding.level}: {finding.message}")
     _refuse([finding.message for finding in found if finding.level == "problem"])

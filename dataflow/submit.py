@@ -21,10 +21,10 @@ from gristmill.pipelines.runners import Executor, RunnerChoice
 __all__ = ["DataflowExecutor", "describe_job", "page_of", "pipeline_options"]
 
 _RUNNER = "DataflowRunner"
+_LABELS = {"clean": "Near: losers", "index": "Index:", "blend": "Blend:"}
+"""By stage, how the labels of its steps begin that need the memory."""
 _FLEX_JOB = "/job_object"
 """How the place ends where a Flex Template's launcher has its one job written, for the service to start it at once."""
-
-_LABELS = {"index": "Index:", "blend": "Blend:"}
 
 
 def pipeline_options(flags: Sequence[str]) -> Any:

@@ -1,9 +1,10 @@
 """Workers for a run, chosen from its stages and sizes; whatever the user gives instead is left as it is.
 
 One process works on each virtual CPU with one thread, since reading and cleaning hold Python's lock. Text stages need
-little memory; a member of an index set needs one and a half times its arrays. So a machine is the smallest on which a
-process per CPU and the largest arrays that can be built at the same time fit; where the service places steps by their
-needs (Dataflow Prime), only the index steps ask for that much.
+little memory; a member of an index set needs one and a half times its arrays, and near duplicates that hang together in
+long chains are solved in one place. So a machine is the smallest on which a process per CPU and the largest arrays that
+can be built at the same time fit; where the service places steps by their needs (Dataflow Prime), only those steps ask
+for that much.
 """
 
 import re
@@ -15,10 +16,13 @@ from gristmill.dataflow.cost import RunSizes
 
 __all__ = ["choose_workers", "label_value", "Workers"]
 
-_PROCESS_BYTES = 1 << 30  # twice what one process takes in benchmarks/RESULTS.md, "Memory of preparing"
+_GIB = 1 << 30
+_PROCESS_BYTES = _GIB  # twice what one process takes in benchmarks/RESULTS.md, "Memory of preparing"
 _ARRAY_FACTOR = 1.5
+_NEAR_BYTES = 150  # of a document in a chain of near duplicates: 144 were measured, on one of a million
 _USABLE = 0.8  # of a machine's memory; the rest is the system's and the service's
 _DISK_GB = 50
+_ARRAY_STAGES = {"index", "blend"}
 _SPLITS_PER_PROCESS = 4  # fewer would leave processors idle while the last ones end
 _MOST_WORKERS = 100
 
@@ -61,18 +65,18 @@ def choose_workers(sizes: RunSizes, stages: Sequence[str], given: Sequence[str],
     needs = {stage: need for stage, need in _needs(sizes).items() if stage in stages}
     machine, cpus, warnings = _TEXT_MACHINE, _TEXT_CPUS, []
     if needs and not prime:
-        machine, cpus, enough = _machine(sizes)
+        machine, cpus, enough = _machine(sizes, stages)
         if not enough and "machine_type" not in names:
             warnings.append(
-                f"the index stage may need {_array_need(sizes, cpus) / (1 << 30):,.0f} GiB on one worker, more than "
-                f"{machine} has; give a larger --machine_type, or run `--to tokenize` here and `gristmill index` on a "
-                "machine of your own"
+                f"a step may need {_memory(sizes, stages, cpus) / _GIB:,.0f} GiB on one worker, more than {machine} "
+                "has; give a larger --machine_type, or run `--to tokenize` here and `gristmill index` on a machine of "
+                "your own"
             )
     text = {"clean", "tokenize"} & set(stages)
     items = sizes.splits if text else max(1, len(sizes.array_bytes))
     per_worker = cpus * _SPLITS_PER_PROCESS if text else cpus
     most = min(_MOST_WORKERS, max(1, -(-items // per_worker)))
-    disk = _DISK_GB + (-(-_array_bytes(sizes, cpus) // 10**9) if needs else 0)
+    disk = _DISK_GB + (-(-_array_bytes(sizes, cpus) // 10**9) if _ARRAY_STAGES & set(stages) else 0)
     defaults = {
         "machine_type": machine,
         "disk_size_gb": str(disk),
@@ -100,27 +104,31 @@ def label_value(text: str) -> str:
 
 
 def _needs(sizes: RunSizes) -> dict[str, int]:
-    """Memory by stage that one item alone needs, beyond what every process does."""
-    if not sizes.array_bytes:
-        return {}
-    largest = _PROCESS_BYTES + int(_ARRAY_FACTOR * sizes.array_bytes[0])
-    return {"index": largest, "blend": largest}
+    """Memory by stage that one item alone needs, beyond what every process does, in whole GiB so that needs are few."""
+    needs = {}
+    if sizes.near_documents:
+        needs["clean"] = _NEAR_BYTES * sizes.near_documents
+    if sizes.array_bytes:
+        needs["index"] = needs["blend"] = int(_ARRAY_FACTOR * sizes.array_bytes[0])
+    return {stage: -(-(_PROCESS_BYTES + need) // _GIB) * _GIB for stage, need in needs.items()}
 
 
-def _array_need(sizes: RunSizes, cpus: int) -> int:
-    """Bytes that a worker needs while each of its processes builds one of the largest members."""
-    return cpus * _PROCESS_BYTES + _array_bytes(sizes, cpus)
+def _memory(sizes: RunSizes, stages: Sequence[str], cpus: int) -> int:
+    """Bytes that a worker needs while its processes do the largest items that can meet on it."""
+    near = _NEAR_BYTES * sizes.near_documents if "clean" in stages else 0
+    arrays = _array_bytes(sizes, cpus) if _ARRAY_STAGES & set(stages) else 0
+    return cpus * _PROCESS_BYTES + max(near, arrays)
 
 
 def _array_bytes(sizes: RunSizes, cpus: int) -> int:
-    """Bytes of that which are arrays."""
+    """Bytes of the arrays that a worker's processes build at the same time."""
     return int(_ARRAY_FACTOR * sum(sizes.array_bytes[:cpus]))
 
 
-def _machine(sizes: RunSizes) -> tuple[str, int, bool]:
-    """The first machine on which the arrays fit, its processors, and whether there is one."""
+def _machine(sizes: RunSizes, stages: Sequence[str]) -> tuple[str, int, bool]:
+    """The first machine on which the items fit, its processors, and whether there is one."""
     for name, cpus, memory_gib in _MACHINES:
-        if _array_need(sizes, cpus) <= _USABLE * memory_gib * (1 << 30):
+        if _memory(sizes, stages, cpus) <= _USABLE * memory_gib * _GIB:
             return name, cpus, True
     name, cpus, _ = _MACHINES[-1]
     return name, cpus, False

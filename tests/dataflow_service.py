@@ -1,8 +1,8 @@
 """A Dataflow of one's own: the REST calls that a batch launch makes, answered on a free port of this machine.
 
-A job that is created is done at the next question, and nothing is run. Beside it, a token endpoint and the key of a
-service account that exists nowhere: with them Google's default chain of credentials takes the way it takes everywhere,
-and no library asks for a machine's own identity.
+It answers questions about permissions too. A job that is created is done at the next question, and nothing is run.
+Beside it, a token endpoint and the key of a service account that exists nowhere: with them Google's default chain of
+credentials takes the way it takes everywhere, and no library asks for a machine's own identity.
 """
 
 import http.server
@@ -27,6 +27,8 @@ class Service:
         jobs: the jobs as they were sent.
         state: what a job that is asked about has become.
         refuses: message of the refusal of every job; empty to take them.
+        authorised: what the requests to create a job were signed with.
+        lacks: permissions that nobody has.
     """
 
     def __init__(self) -> None:
@@ -35,6 +37,7 @@ class Service:
         self.authorised: list[str] = []
         self.state = "JOB_STATE_DONE"
         self.refuses = ""
+        self.lacks: set[str] = set()
 
     def create(self, job: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Takes a job."""
@@ -68,8 +71,11 @@ def _handler(service: Service) -> type[http.server.BaseHTTPRequestHandler]:
             sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if self.path == "/token":
                 return self._send(200, {"access_token": SECRET, "expires_in": 3600, "token_type": "Bearer"})
-            service.authorised.append(self.headers.get("Authorization", ""))
+            if self.path.endswith(":testIamPermissions"):
+                asked = json.loads(sent)["permissions"]
+                return self._send(200, {"permissions": [name for name in asked if name not in service.lacks]})
             if _CREATE.match(self.path):
+                service.authorised.append(self.headers.get("Authorization", ""))
                 return self._send(*service.create(json.loads(sent)))
             return self._send(404, {"error": {"code": 404, "message": self.path}})
 

@@ -39,7 +39,7 @@ GIVEN = (
     *("--machine_type=n2-highmem-4", "--disk_size_gb=77", "--max_num_workers=7", "--labels=team=data"),
     *("--service_account_email=worker@test-project.iam.gserviceaccount.com", "--no_use_public_ips"),
     *("--subnetwork=regions/us-central1/subnetworks/inner", "--experiments=min_cpu_platform=Intel Ice Lake"),
-    *("--dataflow_kms_key=projects/p/locations/l/keyRings/r/cryptoKeys/k", "--flexrs_goal=COST_OPTIMIZED"),
+    *("--dataflow_kms_key=projects/p/locations/us-central1/keyRings/r/cryptoKeys/k", "--flexrs_goal=COST_OPTIMIZED"),
     "--dataflow_service_options=enable_preflight_validation=false",
 )
 STEPS = (
@@ -96,7 +96,12 @@ def cloud(store: Any, new_workshop: Any) -> Iterator[Any]:
     )
     with module.running() as service:
         key = module.key_file(service, workshop.folder)
-        environment = {**store.environment, "GOOGLE_APPLICATION_CREDENTIALS": str(key)}
+        environment = {
+            **store.environment,
+            "GOOGLE_APPLICATION_CREDENTIALS": str(key),
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER": f"{service.address}/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM": f"{service.address}/",
+        }
 
         def launch(*words: str, **more: str) -> Any:
             return workshop.cli("launch", *words, timeout=300, **environment, **more)
@@ -112,7 +117,9 @@ def dry(cloud: Any) -> Any:
     """A dry run with a Dataflow that nobody can reach, and the job that it wrote."""
     path = cloud.workshop.folder / "dry.json"
     before = cloud.store.names("")
+    cloud.service.lacks.add("iam.serviceAccounts.actAs")
     done = cloud.launch(cloud.recipe, *PLACES, *GIVEN, "--dry-run", f"--dataflow_job_file={path}")
+    cloud.service.lacks.clear()
     assert done.returncode == 0, done.stderr
     assert cloud.store.names("") == before, "a dry run writes nothing"
     return SimpleNamespace(said=done.stdout, told=done.stderr, job=json.loads(path.read_bytes()))
@@ -150,6 +157,13 @@ def test_a_dry_run_prices_each_stage(dry: Any) -> None:
     assert "fine: gs://test-bucket: lies in US-CENTRAL1" in dry.told
 
 
+def test_permissions_are_looked_at(dry: Any) -> None:
+    told = dry.told.splitlines()
+    assert "fine: project test-project: you may dataflow.jobs.create and dataflow.jobs.get" in told
+    account = "service account worker@test-project.iam.gserviceaccount.com"
+    assert f"warning: {account}: you lack iam.serviceAccounts.actAs, which a launch needs" in told
+
+
 def test_what_the_user_gives_reaches_the_job(dry: Any) -> None:
     job, environment, workers = dry.job, dry.job["environment"], pool(dry.job)
     assert job["type"] == "JOB_TYPE_BATCH"
@@ -159,7 +173,7 @@ def test_what_the_user_gives_reaches_the_job(dry: Any) -> None:
     assert workers["ipConfiguration"] == "WORKER_IP_PRIVATE"
     assert workers["subnetwork"] == "regions/us-central1/subnetworks/inner"
     assert environment["serviceAccountEmail"] == "worker@test-project.iam.gserviceaccount.com"
-    assert environment["serviceKmsKeyName"] == "projects/p/locations/l/keyRings/r/cryptoKeys/k"
+    assert environment["serviceKmsKeyName"] == "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
     assert environment["flexResourceSchedulingGoal"] == "FLEXRS_COST_OPTIMIZED"
     assert "min_cpu_platform=Intel Ice Lake" in environment["experiments"]
     assert "enable_preflight_validation=false" in environment["serviceOptions"]
@@ -285,8 +299,10 @@ def test_a_template_is_staged_without_asking_the_service(cloud: Any) -> None:
 
 def test_memory_is_asked_for_only_where_the_service_places_by_it(cloud: Any) -> None:
     path = cloud.workshop.folder / "prime.json"
+    near = cloud.workshop.folder / "near.toml"
+    near.write_text(Path(cloud.recipe).read_text("utf-8") + "near_dedup = {}\n", "utf-8")
     done = cloud.launch(
-        cloud.recipe,
+        str(near),
         *PLACES,
         f"--output={cloud.store.url}/prime",
         "--dataflow_service_options=enable_prime",
@@ -294,7 +310,8 @@ def test_memory_is_asked_for_only_where_the_service_places_by_it(cloud: Any) -> 
         f"--dataflow_job_file={path}",
     )
     assert done.returncode == 0, done.stderr
-    assert "index asks for 1.0 GiB" in done.stdout
+    for stage in ("blend", "clean", "index"):
+        assert f"{stage} asks for 2.0 GiB" in done.stdout
     workers = pool(json.loads(path.read_bytes()))
     assert "machineType" not in workers
     assert len(workers["sdkHarnessContainerImages"]) == 2

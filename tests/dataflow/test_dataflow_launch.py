@@ -48,11 +48,28 @@ def chosen(*given: str, stages: tuple[str, ...] = ALL, **changes: Any) -> dict[s
         ({"temp_location": "/tmp/x"}, "--temp_location /tmp/x: the service needs a folder on gs://"),
         ({"staging_location": "s3://b/x"}, "--staging_location s3://b/x: the service needs a folder on gs://"),
         ({"sdk_container_image": None}, "--sdk_container_image is needed"),
+        ({"service_account_email": "me@example.com"}, "--service_account_email me@example.com: is no service account"),
+        ({"subnetwork": "inner"}, "--subnetwork inner: must be written regions/REGION/subnetworks/NAME"),
+        (
+            {"subnetwork": "regions/europe-west4/subnetworks/s"},
+            "--subnetwork regions/europe-west4/subnetworks/s: lies in",
+        ),
+        (
+            {"dataflow_kms_key": "projects/p/locations/global/keyRings/r/cryptoKeys/k"},
+            "--dataflow_kms_key projects/p/locations/global/keyRings/r/cryptoKeys/k: lies in global, but the",
+        ),
+        ({"worker_zone": "us-east1-b"}, "--worker_zone us-east1-b: lies outside --region us-central1"),
         ({"runner": "FlinkRunner"}, "--runner FlinkRunner: `gristmill launch` submits to Dataflow; use"),
     ],
 )
 def test_each_wrong_option_is_a_problem_of_its_own(change: dict[str, Any], says: str) -> None:
-    assert option_problems(dict(RIGHT)) == []
+    here = {
+        "subnetwork": "https://www.googleapis.com/compute/v1/projects/p/regions/us-central1/subnetworks/s",
+        "dataflow_kms_key": "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k",
+        "service_account_email": "workers@p.iam.gserviceaccount.com",
+        "worker_zone": "us-central1-b",
+    }
+    assert option_problems({**RIGHT, **here}) == []
     (problem,) = option_problems({**RIGHT, **change})
     assert problem.startswith(says)
 
@@ -123,7 +140,7 @@ def test_the_machine_is_the_smallest_that_holds_the_arrays(gib: int, machine: st
 
 def test_arrays_that_fit_nowhere_are_told() -> None:
     (warning,) = choose_workers(sizes(array_bytes=(400 * GIB,)), ALL, (), corpus="c").warnings
-    assert warning.startswith("the index stage may need 680 GiB on one worker, more than n2-highmem-80 has")
+    assert warning.startswith("a step may need 680 GiB on one worker, more than n2-highmem-80 has")
     assert not choose_workers(sizes(array_bytes=(400 * GIB,)), ALL, ("--machine_type=m1-x",), corpus="c").warnings
 
 
@@ -142,6 +159,16 @@ def test_memory_is_asked_for_with_prime_alone() -> None:
     assert not [flag for flag in prime.flags if flag.startswith("--machine_type")]
     only = choose_workers(large, ("index",), ("--experiments=enable_prime",), corpus="c")
     assert only.min_ram_bytes == {"index": 16 * GIB}
+
+
+def test_chains_of_near_duplicates_are_given_room() -> None:
+    many = sizes(near_documents=2 * 10**8)  # 28 GiB at 150 bytes each
+    prime = choose_workers(many, ALL, ("--experiments=enable_prime",), corpus="c")
+    assert prime.min_ram_bytes == {"clean": 29 * GIB}
+    assert chosen(near_documents=2 * 10**8)["machine_type"] == "n2-standard-16"
+    assert chosen(near_documents=2 * 10**8)["disk_size_gb"] == "50"
+    assert chosen(near_documents=2 * 10**8, stages=("index",))["machine_type"] == "n2-standard-8"
+    assert chosen(near_documents=10**6)["machine_type"] == "n2-standard-8"
 
 
 @pytest.mark.parametrize(("text", "value"), [("Web.Code 2", "web-code-2"), ("é" * 70, "-" * 63), ("a_b-c9", "a_b-c9")])
