@@ -38,12 +38,14 @@ class Receipt:
         files: path relative to the corpus folder of each file it vouches for, with size and digest.
         settings: what went into the digest, as far as it helps to say what changed.
         result: counts and other facts that later steps need; JSON values only.
+        cleared: whether the files that it vouched for were removed on purpose, as nothing needs them any more.
     """
 
     digest: str
     files: Mapping[str, FileFacts] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)
+    cleared: bool = False
 
 
 def stage_receipt_path(corpus: str, stage: str) -> str:
@@ -58,7 +60,10 @@ def item_receipt_path(corpus: str, step: str, item: str) -> str:
 
 def write_receipt(path: str, receipt: Receipt) -> None:
     """Publishes a receipt."""
-    write_bytes(path, pretty_json(asdict(receipt)))
+    value = asdict(receipt)
+    if not receipt.cleared:
+        del value["cleared"]
+    write_bytes(path, pretty_json(value))
 
 
 def read_receipt(path: str) -> Receipt | None:
@@ -72,7 +77,13 @@ def read_receipt(path: str) -> Receipt | None:
     try:
         value = json.loads(read_bytes(path))
         files = {name: FileFacts(int(facts["size"]), str(facts["sha256"])) for name, facts in value["files"].items()}
-        return Receipt(digest=value["digest"], files=files, settings=value["settings"], result=value["result"])
+        return Receipt(
+            digest=value["digest"],
+            files=files,
+            settings=value["settings"],
+            result=value["result"],
+            cleared=value.get("cleared", False),
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(
             f"{path}: damaged receipt ({type(error).__name__}: {error}); remove it to redo its work"

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gristmill.formats.errors import FormatError, GristmillError, SettingsError
+from gristmill.formats.errors import CorpusError, FormatError, GristmillError, SettingsError
 from gristmill.formats.fingerprint import canonical_json
 from gristmill.formats.manifest import MANIFEST_NAME, read_manifest
 from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path, withdraw
@@ -19,7 +19,7 @@ from gristmill.pipelines.stage_graph import behind, stage_named
 from gristmill.pipelines.stage_names import STAGES
 from gristmill.pipelines.stages import require_stage, valid_stage
 
-__all__ = ["refuse_other_corpus", "stages_to_run", "what_changed"]
+__all__ = ["refuse_other_corpus", "stages_to_run", "unfinished", "what_changed"]
 
 
 def stages_to_run(
@@ -35,16 +35,19 @@ def stages_to_run(
         force: whether the stages from `first` on are done again although they are finished, item by item.
 
     Raises:
-        CorpusError: a stage before `first` is not finished.
+        CorpusError: a stage before `first` is not finished, or what it left is needed and was cleared away.
         SettingsError: the output holds the finished corpus of another recipe.
     """
     for stage in wanted[: wanted.index(first)]:
         require_stage(job, stage)
-    todo = list(wanted)
-    while todo and not (force and todo[0] == first) and valid_stage(job, todo[0]) is not None:
-        todo.pop(0)
+    todo = unfinished(job, wanted, first if force else None)
     if not todo:
         return []
+    if wanted.index(todo[0]) < wanted.index(first):
+        raise CorpusError(
+            f"{job.corpus}: what stage {todo[0]!r} left was cleared away, and stage {first!r} needs it; run "
+            f"`gristmill prepare` without --from, or with --from {todo[0]}"
+        )
     refuse_other_corpus(job, todo)
     stale = [stage for stage in behind(todo[0]) if exists(stage_receipt_path(job.corpus, stage))]
     for stage in stale:
@@ -66,6 +69,30 @@ def _forget_items(job: Job, stage: str) -> None:
         own = [source.id for number, source in enumerate(job.recipe.sources) if job.wants(number)]
         for below in [join(folder, source) for source in own] if step != "index" else [folder]:
             remove_tree(below)
+
+
+def unfinished(job: Job, wanted: Sequence[str], again: str | None = None) -> list[str]:
+    """The stages that are to be done: from the first without a valid receipt on.
+
+    A stage whose files were cleared away counts as finished as long as none of these needs them.
+
+    Args:
+        job: the run.
+        wanted: the stages up to the last one wanted, in order.
+        again: a stage to begin with at the latest; None does no finished one again.
+    """
+    done: list[str] = []
+    for stage in wanted:
+        if stage == again or valid_stage(job, stage) is None:
+            break
+        done.append(stage)
+    todo = list(wanted[len(done) :])
+    for stage in reversed(done):
+        receipt = valid_stage(job, stage)
+        needed = {name for other in todo for name in stage_named(other).reads}
+        if receipt is not None and receipt.cleared and needed.intersection(stage_named(stage).leaves):
+            todo = list(wanted[wanted.index(stage) :])
+    return todo
 
 
 def refuse_other_corpus(job: Job, todo: Sequence[str]) -> None:
@@ -98,6 +125,8 @@ def what_changed(job: Job, stage: str) -> str:
     except FormatError:
         return "its receipt is damaged"
     if receipt is None or receipt.digest == job.stage_digests[stage]:
+        if receipt is not None and receipt.cleared:
+            return "its files were cleared away, and a stage behind it needs them"
         if valid_stage(job, stage) is not None:
             return "a stage before it is not finished"
         return "some of its files are missing or have another size"

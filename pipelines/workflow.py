@@ -37,7 +37,7 @@ from gristmill.pipelines.runners import Executor, check_runner, choose_runner
 from gristmill.pipelines.stage_graph import needs_tokenizer, stage_named
 from gristmill.pipelines.stage_names import STAGES
 from gristmill.pipelines.stages import valid_stage
-from gristmill.pipelines.stale import stages_to_run
+from gristmill.pipelines.stale import stages_to_run, unfinished
 from gristmill.pipelines.streamed_sources import streamed_sources
 from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import Engine, choose_engine, set_engine_threads
@@ -126,10 +126,7 @@ class Draft:
 
     def unfinished(self) -> tuple[str, ...]:
         """The wanted stages that have no valid receipt, as an execution would begin with them."""
-        todo = list(self.wanted)
-        while todo and valid_stage(self.job, todo[0]) is not None:
-            todo.pop(0)
-        return tuple(todo)
+        return tuple(unfinished(self.job, self.wanted))
 
 
 def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareResult:

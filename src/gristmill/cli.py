@@ -83,6 +83,13 @@ def _stages(parser: _Parser, words: list[str]) -> int:
     return stages_command.run(arguments)
 
 
+def _clean_up(parser: _Parser, words: list[str]) -> int:
+    from gristmill.pipelines import clean_up_command
+
+    clean_up_command.add_arguments(parser)
+    return clean_up_command.run(parser.parse_args(words), _ask_dataflow([]))
+
+
 def _verify(parser: _Parser, words: list[str]) -> int:
     from gristmill.formats import verify_command
 
@@ -143,6 +150,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[_Parser, list[str]], int]]] = {
     "blend": ("build the indices of a blend of anyone's data", _blend),
     "merge": ("join many .bin/.idx pairs to one", _merge),
     "export": ("write a corpus or anyone's data as one pair, or as raw shards with a manifest", _export),
+    "clean-up": ("remove what a corpus does not need any more", _clean_up),
     "verify": ("check every byte of a corpus or of anyone's data and list what is wrong", _verify),
     "inspect": ("show what a corpus, a shard or a prefix holds", _inspect),
     "trace": ("show which documents and records a training step or sample is made of", _trace),
