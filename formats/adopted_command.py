@@ -15,6 +15,7 @@ from gristmill.formats.documents import check_unit
 from gristmill.formats.errors import SettingsError, StorageError
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.index_member import member_epochs
+from gristmill.formats.log import tell
 from gristmill.formats.member_store import member_facts, member_prefix
 from gristmill.formats.split import SPLITS
 
@@ -95,5 +96,6 @@ def run_input(arguments: argparse.Namespace, seed: int) -> int:
         raise SettingsError(f"--output-dir: {error}; name a folder that can be written to") from error
     epochs = member_epochs(member, report.tokens)
     place = member_prefix(arguments.output_dir, digest(member_facts(member, epochs, sources[0].member_source)))
-    print(f"{place}-{{document,sample,shuffle}}_index.npy: {report.rows:,} samples, {report.epochs} epochs")
+    says = f"{place}-{{document,sample,shuffle}}_index.npy: {report.rows:,} samples, {report.epochs} epochs"
+    tell(says, "indices", file=place, samples=report.rows, epochs=report.epochs)
     return 0

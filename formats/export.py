@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from gristmill.formats.errors import CorpusError, FormatError, SettingsError
 from gristmill.formats.fingerprint import pretty_json
 from gristmill.formats.indexed import IndexedDataset
 from gristmill.formats.indexed_writer import PairFacts
+from gristmill.formats.log import tell
 from gristmill.formats.manifest import FORMAT, MANIFEST_NAME, read_manifest
 from gristmill.formats.merge import refuse_existing, write_joined
 from gristmill.formats.raw_manifest import RAW_MANIFEST_NAME
@@ -333,14 +335,18 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.data, sources=arguments.source, eod_id=arguments.eod_id, vocabulary=arguments.vocabulary
     )
     if arguments.format == "megatron":
-        facts = export_pair(data, arguments.output, print)
-        print(f"{arguments.output}: {facts.tokens:,} tokens in {facts.documents:,} documents")
+        facts = export_pair(data, arguments.output, partial(tell, name="shard"))
+        counts = {"tokens": facts.tokens, "documents": facts.documents}
+        says = f"{arguments.output}: {facts.tokens:,} tokens in {facts.documents:,} documents"
+        tell(says, "exported", file=arguments.output, **counts)
         return 0
-    value = export_raw(data, arguments.output, shard_tokens=arguments.shard_tokens, say=print)
+    value = export_raw(data, arguments.output, shard_tokens=arguments.shard_tokens, say=partial(tell, name="shard"))
     place = join(arguments.output, RAW_MANIFEST_NAME)
     documents = sum(source["documents"] for source in value["sources"].values())
-    print(f"{place}: {value['total_tokens']:,} tokens of {documents:,} documents in {value['shard_count']:,} shards")
+    counts = {"tokens": value["total_tokens"], "documents": documents, "shards": value["shard_count"]}
+    says = f"{place}: {counts['tokens']:,} tokens of {documents:,} documents in {counts['shards']:,} shards"
+    tell(says, "exported", file=place, **counts)
     surplus = sum(entry["n_eos"] for entry in value["shards"]) - documents
     if surplus:
-        print(f"the EOD stands {surplus:,} times inside documents: readers of raw shards will see so many more of them")
+        tell(f"the EOD stands {surplus:,} times inside documents: readers of raw shards will see so many more of them")
     return 0

@@ -9,6 +9,7 @@ import argparse
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from gristmill.formats.adopted_command import add_data_arguments, run_input
 from gristmill.formats.errors import SettingsError
@@ -16,6 +17,7 @@ from gristmill.formats.index_build import build_index_set
 from gristmill.formats.index_extend import extend_index_set
 from gristmill.formats.index_order import order_history
 from gristmill.formats.index_set import INDICES_FOLDER, IndexSet, IndexSettings, SplitRequest, find_sets, read_set
+from gristmill.formats.log import tell
 from gristmill.formats.manifest import Manifest, read_manifest
 from gristmill.formats.recipe import DEFAULT_SEED, DEFAULT_SPLITS
 from gristmill.formats.storage import join
@@ -81,7 +83,9 @@ def run(
     with working_on(arguments.corpus):
         manifest = read_manifest(arguments.corpus)
         built = _build(arguments, manifest) if arguments.extend is None else _extend(arguments, manifest)
-    print(f"{built.folder}: " + ", ".join(f"{order.split} {order.samples:,} samples" for order in built.orders))
+    samples = {order.split: order.samples for order in built.orders}
+    says = ", ".join(f"{split} {count:,} samples" for split, count in samples.items())
+    tell(f"{built.folder}: {says}", "index_set", folder=built.folder, samples=samples)
     return 0
 
 
@@ -113,7 +117,7 @@ def _build(arguments: argparse.Namespace, manifest: Manifest) -> IndexSet:
     )
     cores = len(os.sched_getaffinity(0))
     workers = cores if arguments.max_workers is None else arguments.max_workers
-    return build_index_set(arguments.corpus, manifest, settings, print, workers=workers)
+    return build_index_set(arguments.corpus, manifest, settings, partial(tell, name="member"), workers=workers)
 
 
 def _extend(arguments: argparse.Namespace, manifest: Manifest) -> IndexSet:
@@ -139,12 +143,12 @@ def _extend(arguments: argparse.Namespace, manifest: Manifest) -> IndexSet:
         samples=arguments.num_samples,
         from_sample=arguments.from_sample,
         weights=None if arguments.weights is None else _weights(arguments.weights),
-        say=print,
+        say=partial(tell, name="member"),
     )
     if len(built.history) > len(order_history(parent, "train")):
-        print(f"rows before {built.history[-1].from_sample:,} are those of {name}")
+        tell(f"rows before {built.history[-1].from_sample:,} are those of {name}")
     else:
-        print(f"the order is that of {name}, and longer")
+        tell(f"the order is that of {name}, and longer")
     return built
 
 

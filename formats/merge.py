@@ -7,6 +7,7 @@ pairs in the same order.
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from gristmill.formats.errors import FormatError, SettingsError
 from gristmill.formats.indexed import bin_path, idx_path, pack_header
 from gristmill.formats.indexed_writer import PairFacts
+from gristmill.formats.log import tell
 from gristmill.formats.storage import Publication, exists, publish
 from gristmill.formats.token_shards import TokenShard, examine_pair, find_prefixes
 
@@ -153,9 +155,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Merges; returns the exit code."""
-    facts = merge_pairs(arguments.input, arguments.output_prefix, print)
-    print(
+    facts = merge_pairs(arguments.input, arguments.output_prefix, partial(tell, name="pair"))
+    tell(
         f"{arguments.output_prefix}: {facts.tokens:,} tokens in {facts.sequences:,} sequences of {facts.documents:,} "
-        "documents"
+        "documents",
+        "merged",
+        file=arguments.output_prefix,
+        tokens=facts.tokens,
+        sequences=facts.sequences,
+        documents=facts.documents,
     )
     return 0

@@ -6,6 +6,7 @@ from gristmill.formats.data_check import check_data
 from gristmill.formats.data_spec import parse_data_spec
 from gristmill.formats.errors import SettingsError
 from gristmill.formats.export import is_corpus
+from gristmill.formats.log import tell
 from gristmill.formats.raw_manifest import find_raw_manifest
 from gristmill.formats.storage import exists, list_files
 from gristmill.formats.verify import verify_corpus
@@ -44,8 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         problems = verify_corpus(data)
         remedy = "\nRemove the files named above, then run `gristmill prepare` on the recipe: it makes them again."
     for problem in problems:
-        print(problem)
-    print(f"{data}: {len(problems)} problems{remedy}" if problems else f"{data}: sound")
+        tell(str(problem), "problem")
+    says = f"{data}: {len(problems)} problems{remedy}" if problems else f"{data}: sound"
+    tell(says, "verified", data=data, problems=len(problems))
     return 1 if problems else 0
 
 

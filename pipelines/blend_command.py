@@ -9,6 +9,7 @@ and what is there is not built again, so a run that was stopped goes on where it
 
 import argparse
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gristmill.formats.adopted_blend import blend_request, new_blend
@@ -22,6 +23,7 @@ from gristmill.formats.documents import check_unit
 from gristmill.formats.errors import GristmillError, SettingsError, StorageError
 from gristmill.formats.index_member import MemberReport
 from gristmill.formats.index_plan import MemberPlan
+from gristmill.formats.log import tell
 from gristmill.formats.storage import exists, join
 from gristmill.pipelines.beam_items import do_items, do_items_on_beam
 
@@ -121,13 +123,14 @@ def run(arguments: argparse.Namespace, beam_flags: list[str]) -> int:
     except StorageError as error:
         raise SettingsError(f"--output-dir: {error}; name a folder that can be written to") from error
     for left_out in plan.left_out:
-        print(f"{left_out.source} takes no part: {left_out.reason}")
+        tell(f"{left_out.source} takes no part: {left_out.reason}")
     return 0
 
 
 def _build(arguments: argparse.Namespace, beam_flags: list[str], items: list[Any]) -> None:
     if arguments.runner in _HERE:
-        do_items(build_item, items, workers=1 if arguments.runner == "loop" else arguments.max_workers)
+        workers = 1 if arguments.runner == "loop" else arguments.max_workers
+        do_items(build_item, items, workers=workers, say=partial(tell, name="member"))
     else:
         do_items_on_beam(build_item, items, arguments.runner, beam_flags)
 
@@ -136,7 +139,7 @@ def _blend(folder: str, plan: OrderPlan, reports: list[MemberReport]) -> None:
     """Builds the blend unless it is there."""
     request = blend_request(plan, reports)
     if request is None:
-        print(f"{folder}: a single member takes part, so its own order is that of the blend")
+        tell(f"{folder}: a single member takes part, so its own order is that of the blend")
         return
     samples = request.rule.samples
     there = [name for name in ("dataset_index.npy", "dataset_sample_index.npy") if exists(join(folder, name))]
@@ -151,11 +154,11 @@ def _blend(folder: str, plan: OrderPlan, reports: list[MemberReport]) -> None:
                 f"{', '.join(there)} and blend.json"
             )
         if found is not None:
-            print(f"{folder}: the blend of {samples:,} samples is there")
+            tell(f"{folder}: the blend of {samples:,} samples is there", "blend", folder=folder, samples=samples)
             return
     blend = new_blend(plan, reports, request)
     cut = replace(
         blend, dataset_index=blend.dataset_index[:samples], dataset_sample_index=blend.dataset_sample_index[:samples]
     )
     save_blend(folder, request, cut, named=False)
-    print(f"{folder}: a blend of {samples:,} samples")
+    tell(f"{folder}: a blend of {samples:,} samples", "blend", folder=folder, samples=samples)
