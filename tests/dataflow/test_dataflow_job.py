@@ -331,10 +331,14 @@ def test_a_refusal_of_the_service_is_one_sentence(cloud: Any) -> None:
     assert last.endswith("the caller does not have permission")
 
 
-def test_a_bucket_that_is_not_there_is_named_before_anything_is_read(cloud: Any) -> None:
-    done = cloud.launch(cloud.recipe, *PLACES[:2], "--temp_location=gs://no-such-bucket/tmp", PLACES[3], "--dry-run")
+def test_buckets_that_are_not_there_are_named_before_anything_is_read(cloud: Any) -> None:
+    recipe = cloud.workshop.folder / "elsewhere.toml"
+    text = Path(cloud.recipe).read_text("utf-8").replace("test-bucket/in/b.jsonl", "no-such-inputs/in/b.jsonl")
+    recipe.write_text(text, "utf-8")
+    done = cloud.launch(str(recipe), *PLACES[:2], "--temp_location=gs://no-such-bucket/tmp", PLACES[3], "--dry-run")
     assert done.returncode == 2
-    assert "gs://no-such-bucket: there is no such bucket; make it, or mend its name" in done.stderr
+    for name in ("no-such-bucket", "no-such-inputs"):
+        assert f"  - gs://{name}: there is no such bucket; make it, or mend its name" in done.stderr
     assert done.stdout == ""
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gristmill.cli import main
 from gristmill.dataflow.checks import option_problems, recipe_problems
 from gristmill.dataflow.cost import RunSizes, stage_costs
 from gristmill.dataflow.workers import choose_workers, label_value
@@ -98,18 +99,19 @@ def test_files_of_this_machine_are_refused_wherever_a_recipe_names_them(workshop
         ("again.toml", "again.toml: belongs to no option; `gristmill launch` takes one recipe"),
     ],
 )
-def test_a_word_that_nobody_knows_is_refused_with_the_nearest(workshop: Any, word: str, says: str) -> None:
-    done = workshop.cli("launch", workshop.recipe({"files": ["gs://b/x.jsonl"]}), "--project=p", word)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"gristmill: {says}")
+def test_a_word_that_nobody_knows_is_refused_with_the_nearest(
+    workshop: Any, capsys: pytest.CaptureFixture[str], word: str, says: str
+) -> None:
+    assert main(["launch", workshop.recipe({"files": ["gs://b/x.jsonl"]}), "--project=p", word]) == 2
+    assert capsys.readouterr().err.startswith(f"gristmill: {says}")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("apitools") is None, reason="needs the extra `dataflow`")
-def test_all_that_is_wrong_is_told_at_once(workshop: Any) -> None:
-    done = workshop.cli("launch", workshop.recipe({"files": [workshop.jsonl("a.jsonl", ["x"])]}))
-    assert done.returncode == 2
-    assert done.stderr.startswith("gristmill: not launched, for 6 reasons\n")
-    assert len([line for line in done.stderr.splitlines() if line.startswith("  - ")]) == 6
+def test_all_that_is_wrong_is_told_at_once(workshop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", workshop.recipe({"files": [workshop.jsonl("a.jsonl", ["x"])]})]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("gristmill: not launched, for 6 reasons\n")
+    assert len([line for line in said.splitlines() if line.startswith("  - ")]) == 6
     assert not (workshop.folder / "out").exists()
 
 
