@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gristmill.formats.settings_table import SettingsTable
 
-__all__ = ["NearDedup", "read_near_dedup"]
+__all__ = ["NearDedup", "read_near_dedup", "read_share", "read_sources"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,31 +55,45 @@ def read_near_dedup(table: SettingsTable, ids: Sequence[str], cleaned: Sequence[
         says = f"an integer from 1 to {most}"
         return table.take(name, int, default, rule=lambda value: 1 <= value <= most, says=says) or default
 
-    def share(name: str) -> float:
-        default: float = getattr(usual, name)
-        says = "a fraction above 0, at most 1"
-        return table.take(name, float, default, rule=lambda value: 0 < value <= 1, says=says) or default
-
     seed = table.take(
         "seed", int, usual.seed, rule=lambda value: 0 <= value < 2**32, says="an integer below 4294967296"
     )
+    near = NearDedup(
+        ngram=whole("ngram", 64),
+        bands=whole("bands", 256),
+        rows=whole("rows", 64),
+        threshold=read_share(table, "threshold", usual.threshold),
+        seed=usual.seed if seed is None else seed,
+        warn_fraction=read_share(table, "warn_fraction", usual.warn_fraction),
+        max_fraction=read_share(table, "max_fraction", usual.max_fraction),
+        sources=read_sources(table, ids, cleaned, "near duplicates"),
+    )
+    table.finish()
+    return near
+
+
+def read_share(table: SettingsTable, name: str, default: float) -> float:
+    """A fraction above 0, at most 1."""
+    says = "a fraction above 0, at most 1"
+    return table.take(name, float, default, rule=lambda value: 0 < value <= 1, says=says) or default
+
+
+def read_sources(table: SettingsTable, ids: Sequence[str], cleaned: Sequence[bool], loses: str) -> tuple[int, ...]:
+    """Numbers of the sources that `sources` of a table names, or of all that are cleaned.
+
+    Args:
+        table: the table.
+        ids: the sources' ids, in the recipe's order.
+        cleaned: whether each is cleaned at all.
+        loses: what sources that take part lose, for the message.
+    """
     named = table.strings("sources")
     for name in named:
         if name not in ids:
             table.note("sources", f'names "{name}", which is no source; the sources are {", ".join(ids)}')
         elif not cleaned[ids.index(name)]:
             table.note("sources", f'names "{name}", which is not cleaned (clean = false)')
-    near = NearDedup(
-        ngram=whole("ngram", 64),
-        bands=whole("bands", 256),
-        rows=whole("rows", 64),
-        threshold=share("threshold"),
-        seed=usual.seed if seed is None else seed,
-        warn_fraction=share("warn_fraction"),
-        max_fraction=share("max_fraction"),
-        sources=tuple(number for number, name in enumerate(ids) if cleaned[number] and (not named or name in named)),
-    )
-    if not near.sources and not named:
-        table.note("sources", "are none: no source is cleaned, so none can lose its near duplicates")
-    table.finish()
-    return near
+    sources = tuple(number for number, name in enumerate(ids) if cleaned[number] and (not named or name in named))
+    if not sources and not named:
+        table.note("sources", f"are none: no source is cleaned, so none can lose its {loses}")
+    return sources

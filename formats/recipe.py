@@ -9,18 +9,21 @@ import tomllib
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gristmill.formats.carry_table import Carry, read_carry
 from gristmill.formats.clean_settings import CleanSettings
 from gristmill.formats.clean_table import read_clean
+from gristmill.formats.dedup_table import ParagraphDedup, key_identity, read_dedup
 from gristmill.formats.errors import Problem, RecipeError, SettingsError, StorageError
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.hub_table import HubDataset, read_hub
 from gristmill.formats.index_plan import IndexSettings
 from gristmill.formats.index_table import read_index
 from gristmill.formats.limits_table import Budget, Limits, read_budget, read_limits
-from gristmill.formats.near_table import NearDedup, read_near_dedup
+from gristmill.formats.near_table import NearDedup
 from gristmill.formats.settings_table import SettingsTable
 from gristmill.formats.storage import read_bytes
-from gristmill.formats.text_form import TextForm, parse_template, text_form
+from gristmill.formats.text_form import TextForm, text_form
+from gristmill.formats.text_table import read_template
 
 __all__ = [
     "DEFAULT_SEED",
@@ -55,10 +58,10 @@ _NAME_SAYS = "letters, digits, dots, dashes and underscores, starting with a let
 _ID_SAYS = f"{_NAME_SAYS}, not ending in .npy"
 _MOST_TOKENS_PER_SHARD = 2**40
 _READING = (
-    *("format", "text_field", "extra_text_field", "separator", "template", "html", "document", "record"),
+    *("format", "text_field", "extra_text_field", "separator", "template", "html", "document", "record", "carry"),
     *("bad_records", "invalid_text", "expect_damaged"),
 )
-_UNUSED = {"record": "example"}  # what says that a setting which came later is not used
+_UNUSED = {"record": "example", "carry": None}  # what says that a setting which came later is not used
 _PLACES = ("files", "hub", "materialize", "copies")  # say where a source's files lie, which decides no document
 
 
@@ -92,6 +95,7 @@ class SourceSettings:
         html: what becomes text of a web archive's pages: "main", their main content, or "all".
         document: what a document of a text file is: "file" or "line".
         record: what a record of a TFRecord or ArrayRecord file is: "example", "json" or "text".
+        carry: fields that are kept beside each document, or None.
         weight: share of the training samples; None where no source has one.
         max_epochs: how often the training split may use it; None for any.
         bad_records: "fail" stops at the first bad record, "skip" counts it and goes on.
@@ -126,6 +130,7 @@ class SourceSettings:
     materialize: bool = False
     copies: str | None = None
     record: str = "example"
+    carry: Carry | None = None
 
     @property
     def form(self) -> TextForm:
@@ -165,6 +170,8 @@ class Recipe:
         target_tokens: tokens per shard, reached to within one document.
         index: the index set, or None for shards only.
         near_dedup: how near duplicates are found, or None for not at all.
+        paragraph_dedup: how repeated paragraphs are found, or None for not at all.
+        dedup_key: what of a text or paragraph is compared, one of `dedup_table.TEXT_KEYS`.
         budget: tokens of the whole recipe.
     """
 
@@ -176,6 +183,8 @@ class Recipe:
     target_tokens: int
     index: IndexSettings | None
     near_dedup: NearDedup | None = None
+    paragraph_dedup: ParagraphDedup | None = None
+    dedup_key: str = "normalized"
     budget: Budget = field(default_factory=Budget)
 
     def digest(self) -> str:
@@ -188,6 +197,9 @@ class Recipe:
                 del source[name]
             source["clean"] = own.clean.identity()
         values["sources"] = [_told(source) for source in values["sources"]]
+        values["dedup_key"] = key_identity(self.dedup_key)
+        if self.paragraph_dedup is None:
+            del values["paragraph_dedup"]
         return digest(values)
 
 
@@ -248,10 +260,8 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
         says=f"a number of tokens, 1 to {_MOST_TOKENS_PER_SHARD}",
     )
     shards.finish()
-    near = None
-    if top.has("near_dedup"):
-        ids, cleaned = [source.id for source in sources], [source.clean.enabled for source in sources]
-        near = read_near_dedup(top.table("near_dedup"), ids, cleaned)
+    ids, cleaned = [source.id for source in sources], [source.clean.enabled for source in sources]
+    near, paragraphs, key = read_dedup(top, ids, cleaned)
     weights = {source.id: source.weight for source in sources}
     index = None
     if top.has("index"):
@@ -273,6 +283,8 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
         target_tokens=target or DEFAULT_TARGET_TOKENS,
         index=index,
         near_dedup=near,
+        paragraph_dedup=paragraphs,
+        dedup_key=key,
         budget=budget,
     )
 
@@ -307,10 +319,11 @@ def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
         text_field=table.take("text_field", str, "text", rule=bool, says="the name of a field") or "text",
         extra_text_field=table.take("extra_text_field", str, None, rule=bool, says="the name of a field"),
         separator=table.take("separator", str, "\n\n") or "",
-        template=_template(table),
+        template=read_template(table),
         html=table.choice("html", ("main", "all"), "main"),
         document=table.choice("document", ("file", "line"), "file"),
         record=table.choice("record", ("example", "json", "text"), "example"),
+        carry=read_carry(table),
         weight=table.take("weight", float, None, rule=lambda value: value >= 0, says="a finite number, 0 or more"),
         max_epochs=table.take("max_epochs", float, None, rule=lambda value: value > 0, says="a number above 0"),
         bad_records=table.choice("bad_records", ("fail", "skip"), "fail"),
@@ -334,20 +347,6 @@ def _source(table: SettingsTable, clean: CleanSettings) -> SourceSettings:
         table.note("separator", "joins text_field and extra_text_field, but there is no extra_text_field")
     table.finish()
     return source
-
-
-def _template(table: SettingsTable) -> str | None:
-    template = table.take("template", str)
-    if template is None:
-        return None
-    try:
-        parse_template(template)
-    except ValueError as error:
-        table.note("template", f"is {template!r}: {error}")
-    for name in ("text_field", "extra_text_field", "separator"):
-        if table.has(name):
-            table.note(name, "says how the text is made up, and so does template; give one of them")
-    return template
 
 
 def _or(value: float | None, default: float) -> float:

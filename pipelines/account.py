@@ -16,6 +16,8 @@ __all__ = ["ACCOUNT_NAME", "account_of", "write_account"]
 ACCOUNT_NAME = "report/account.json"
 """Path of the account inside a corpus."""
 
+_COPIES = ("exact_duplicate", "near_duplicate")
+
 
 def account_of(job: Job) -> dict[str, Any]:
     """The account, by source and stage, as a JSON value.
@@ -37,6 +39,7 @@ def account_of(job: Job) -> dict[str, Any]:
                 "bad": found["bad"],
                 "dropped": found["dropped"],
                 "counted": found["counted"],
+                "removal_rate": _removal_rate(found),
             }
             records = found["kept"]
         before = stages["clean"]["dropped"] if source.clean.enabled else {}
@@ -57,6 +60,18 @@ def account_of(job: Job) -> dict[str, Any]:
         }
         account[source.id] = stages
     return {"sources": account}
+
+
+def _removal_rate(found: dict[str, Any]) -> dict[str, float]:
+    """Shares that deduplication removed, of the documents that broke no rule, and of the characters of those left."""
+    dropped, kept = found["dropped"], found["kept"]
+    reasons = [reason for reason in dropped if reason in _COPIES or reason.partition(".")[0] == "paragraphs"]
+    documents = kept + sum(dropped[reason] for reason in reasons)
+    rates = {reason: round(dropped[reason] / documents, 6) for reason in reasons}
+    gone = found["counted"].get("paragraphs.characters_removed", 0)
+    if gone:
+        rates["paragraphs.characters_removed"] = round(gone / (gone + found["text"]["characters_kept"]), 6)
+    return rates
 
 
 def write_account(job: Job) -> None:

@@ -92,7 +92,7 @@ def _pairs(group: _Group) -> list[_PACKED]:
 
 
 def _verify(group: _Group, job: Job) -> bytes:
-    return verify_pairs(job, group[0], list(group[1]))
+    return verify_pairs(job, list(group[1]))
 
 
 def _large(group: _Group) -> bytes:

@@ -6,14 +6,16 @@ Only descriptors, packed keys and small reports cross a shuffle. Reshuffle sprea
 byte: every step that gathers results sorts them by number.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.metrics import Metrics
 
 from gristmill.formats.split import SPLITS
+from gristmill.pipelines.beam_counts import count_item, count_rest
 from gristmill.pipelines.beam_near import near_losers
+from gristmill.pipelines.beam_paragraphs import Decided, with_cuts
 from gristmill.pipelines.dedup import later_copies, write_drops
 from gristmill.pipelines.encode import encode_split
 from gristmill.pipelines.finish import finish
@@ -110,25 +112,18 @@ class _Close(beam.DoFn):  # type: ignore[misc]  # Beam ships no types
 class _Work(beam.DoFn):  # type: ignore[misc]  # Beam ships no types
     """Does one item and counts what came of it."""
 
-    def __init__(self, job: Job, name: str, work: Callable[[Job, Any], Any]) -> None:
+    def __init__(self, job: Job, stage: str, name: str, work: Callable[[Job, Any], Any]) -> None:
         self._job = job
+        self._stage = stage
         self._name = name
         self._work = work
 
     def process(self, item: Any) -> Iterator[tuple[Any, Any]]:
         """Gives the item together with its report."""
+        began = time.monotonic()
         report = while_held(self._work, self._job, item)
-        self._count("items", 1)
-        if isinstance(report, dict):
-            for name in ("records", "kept", "documents", "tokens", "bad"):
-                self._count(name, report.get(name, 0))
-            for reason, count in report.get("dropped", {}).items():
-                self._count(f"dropped_{reason}", count)
+        count_item(self._job, self._stage, self._name, report, time.monotonic() - began)
         yield item, report
-
-    def _count(self, name: str, by: int) -> None:
-        if by:
-            Metrics.counter("gristmill", f"{self._name}_{name}").inc(by)
 
 
 def _report(pair: tuple[Any, Any]) -> Any:
@@ -139,7 +134,7 @@ def _work(items: Any, stage: str, name: str, work: Callable[[Job, Any], Any], jo
     """The reports of the items."""
     return (
         items
-        | f"{stage}: {name}" >> beam.ParDo(_Work(job, name, work))
+        | f"{stage}: {name}" >> beam.ParDo(_Work(job, stage.lower(), name, work))
         | f"{stage}: {name} report" >> beam.Map(_report)
     )
 
@@ -157,7 +152,7 @@ def _splits_to_copy(job: Job) -> list[Split]:
 
 def _close_download(reports: list[Report], job: Job) -> int:
     if job.source is None or not reports:
-        close_download(job, reports)
+        count_rest(job, "download", close_download(job, reports), ())
     return 0
 
 
@@ -181,18 +176,26 @@ def _losers(group: tuple[int, Iterable[bytes]]) -> list[tuple[int, bytes]]:
     return later_copies(group[1])
 
 
-def _drops(joined: tuple[int, dict[str, Iterable[Any]]], job: Job) -> tuple[Report, Report]:
+def _drops(joined: tuple[int, dict[str, Iterable[Any]]], job: Job) -> Decided:
     _, parts = joined
     split, report = next(iter(parts["scanned"]))
-    return report, write_drops(job, split, parts["losers"], parts.get("near", ()))
+    return split, report, write_drops(job, split, report, parts["losers"], parts.get("near", ()))
 
 
-def _close_clean(job: Job, reports: list[tuple[Report, Report]]) -> Any:
-    return close_clean(job, [scan for scan, _ in reports], [drop for _, drop in reports])
+def _uncut(decided: Decided) -> tuple[Report, Report, None]:
+    return decided[1], decided[2], None
+
+
+def _close_clean(job: Job, reports: list[tuple[Report, Report, Report | None]]) -> Any:
+    scans, drops = [scan for scan, _, _ in reports], [drop for _, drop, _ in reports]
+    result = close_clean(job, scans, drops, [cut for _, _, cut in reports if cut is not None])
+    count_rest(job, "clean", result, [("scan", scan) for scan in scans])
+    return result
 
 
 def _clean(done: Any, job: Job) -> Any:
-    scanned = _items(done, "Clean", _splits_to_scan, job) | "Clean: scan" >> beam.ParDo(_Work(job, "scan", scan_split))
+    scan = beam.ParDo(_Work(job, "clean", "scan", scan_split))
+    scanned = _items(done, "Clean", _splits_to_scan, job) | "Clean: scan" >> scan
     losers = (
         scanned
         | "Clean: keys" >> beam.FlatMap(_keys, job).with_output_types(tuple[int, bytes])
@@ -203,8 +206,10 @@ def _clean(done: Any, job: Job) -> Any:
     parts = {"scanned": numbered, "losers": losers}
     if job.recipe.near_dedup is not None:
         parts["near"] = near_losers(scanned, job)
-    dropped = parts | "Clean: by split" >> beam.CoGroupByKey() | "Clean: drops" >> beam.Map(_drops, job)
-    return _close(dropped, "Clean", _close_clean, job)
+    decided = parts | "Clean: by split" >> beam.CoGroupByKey() | "Clean: drops" >> beam.Map(_drops, job)
+    cuts = job.recipe.paragraph_dedup is not None
+    reports = with_cuts(decided, job) if cuts else decided | "Clean: reports" >> beam.Map(_uncut)
+    return _close(reports, "Clean", _close_clean, job)
 
 
 def _tokenize(done: Any, job: Job) -> Any:
@@ -226,7 +231,8 @@ def _plan_shards(reports: list[Report], job: Job) -> list[Any]:
 
 def _close_tokenize(shards: list[Report], job: Job, encodes: list[Report]) -> int:
     if job.source is None:
-        close_tokenize(job, encodes, shards)
+        result = close_tokenize(job, encodes, shards)
+        count_rest(job, "tokenize", result, [("assemble", shard) for shard in shards])
     return 0
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from gristmill.pipelines.dedup import packed_losers
 from gristmill.pipelines.near_pairs import PAIR_DTYPE
 
 __all__ = ["deal_both", "deal_larger", "large_star", "losers_by_split", "ROUNDS", "small_star", "unfinished"]
@@ -36,7 +37,8 @@ def losers_by_split(groups: Iterable[bytes]) -> list[tuple[int, bytes]]:
         groups: packed `PAIR_DTYPE` edges, in any order and any cut; all of a cluster are among them.
 
     Returns:
-        (split number, its losing record numbers as packed ascending uint32), by split number.
+        (split number, its losers as packed `LOSER_DTYPE` records by number), by split number; the first of a cluster
+        stays in the place of each.
     """
     edges = _joined(groups)
     ranks, ends = np.unique(np.concatenate([edges["first"], edges["second"]]), return_inverse=True)
@@ -49,11 +51,8 @@ def losers_by_split(groups: Iterable[bytes]) -> list[tuple[int, bytes]]:
         np.minimum.at(labels, high, low)
         while not np.array_equal(labels, shorter := labels[labels]):
             labels = shorter
-    losers = ranks[labels != np.arange(len(ranks))]
-    splits, starts = np.unique(losers >> np.uint64(32), return_index=True)
-    records = (losers & np.uint64(0xFFFFFFFF)).astype("<u4")
-    pieces = np.split(records, starts[1:]) if len(splits) else []
-    return [(int(number), piece.tobytes()) for number, piece in zip(splits, pieces, strict=True)]
+    lost = labels != np.arange(len(ranks))
+    return packed_losers(ranks[lost], ranks[labels[lost]])
 
 
 def _dealt(partition: np.ndarray, edges: np.ndarray) -> list[tuple[int, bytes]]:

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from gristmill import __version__
+from gristmill.formats.dedup_table import dedup_identity
 from gristmill.formats.errors import GristmillError
 from gristmill.formats.index_set import INDICES_FOLDER, MemberSource, read_set
 from gristmill.formats.index_sources import index_sources
 from gristmill.formats.manifest import (
     InputEntry,
     Manifest,
+    MetadataEntry,
     RecordAddress,
     ShardEntry,
     SourceEntry,
@@ -17,6 +19,7 @@ from gristmill.formats.manifest import (
     read_manifest,
     write_manifest,
 )
+from gristmill.formats.metadata import METADATA_KINDS
 from gristmill.formats.receipts import STAGES_FOLDER
 from gristmill.formats.storage import FileFacts, list_folders, remove_tree
 from gristmill.pipelines.account import write_account
@@ -49,13 +52,27 @@ def source_entries(job: Job) -> tuple[SourceEntry, ...]:
                 dropped=found["dropped"],
                 counted=found["counted"],
                 shards=tuple(_shard(plan.inputs[number], shard) for shard in found["shards"]),
-                cleaning=source.clean.identity(),
+                cleaning=source.clean.identity() | _deduplication(job, number),
             )
         )
     return tuple(entries)
 
 
+def _deduplication(job: Job, number: int) -> dict[str, Any]:
+    """What decides which copies a source loses."""
+    recipe = job.recipe
+    clean = recipe.sources[number].clean
+    return dedup_identity(
+        number,
+        exact=clean.enabled and clean.exact_dedup,
+        key=recipe.dedup_key,
+        near=recipe.near_dedup,
+        paragraphs=recipe.paragraph_dedup,
+    )
+
+
 def _shard(inputs: tuple[InputFile, ...], found: dict[str, Any]) -> ShardEntry:
+    carried = [FileFacts(found[kind]["size"], found[kind]["sha256"]) for kind in METADATA_KINDS if kind in found]
     return ShardEntry(
         path=found["path"],
         tokens=found["tokens"],
@@ -66,6 +83,7 @@ def _shard(inputs: tuple[InputFile, ...], found: dict[str, Any]) -> ShardEntry:
         rec=FileFacts(found["rec"]["size"], found["rec"]["sha256"]) if "rec" in found else None,
         first=_address(inputs, found["first"]),
         last=_address(inputs, found["last"]),
+        meta=MetadataEntry(*carried) if carried else None,
     )
 
 

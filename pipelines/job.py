@@ -8,6 +8,7 @@ work need not be done again.
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gristmill.formats.dedup_table import key_identity
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.recipe import Recipe, SourceSettings
 from gristmill.formats.storage import join
@@ -76,12 +77,17 @@ class Job:
         return self.recipe.sources[split.source].clean.enabled and not behind
 
     def spills_early(self, split: Split) -> bool:
-        """Whether a split is encoded while it is scanned."""
-        return self.encodes_early and self.wants(split.source)
+        """Whether a split is encoded while it is scanned: not where its texts are known only when all are scanned."""
+        return self.encodes_early and self.wants(split.source) and not self.cuts(split)
 
     def near(self, split: Split) -> bool:
         """Whether a split is searched for near duplicates."""
         settings = self.recipe.near_dedup
+        return settings is not None and split.source in settings.sources
+
+    def cuts(self, split: Split) -> bool:
+        """Whether a split loses paragraphs that occurred before."""
+        settings = self.recipe.paragraph_dedup
         return settings is not None and split.source in settings.sources
 
     def path(self, *parts: str) -> str:
@@ -159,6 +165,8 @@ def stage_settings(recipe: Recipe, plan: Plan, tokenizer: str) -> dict[str, dict
             "plan": plan.digest(),
             "sources": {source.id: source.identity() for source in recipe.sources},
             **({} if recipe.near_dedup is None else {"near_dedup": asdict(recipe.near_dedup)}),
+            **({} if recipe.paragraph_dedup is None else {"paragraph_dedup": asdict(recipe.paragraph_dedup)}),
+            "dedup_key": key_identity(recipe.dedup_key),
         },
         "tokenize": {
             "version": _TOKENIZE_VERSION,

@@ -20,6 +20,7 @@ from gristmill.pipelines.job import Job
 from gristmill.pipelines.lock_renewal import while_held
 from gristmill.pipelines.near_pairs import distinct_pairs, near_partitions, partition_pairs
 from gristmill.pipelines.near_verify import verify_pairs
+from gristmill.pipelines.paragraph_dedup import paragraph_losers, paragraph_partitions, write_cuts
 from gristmill.pipelines.plan import Split, read_plan
 from gristmill.pipelines.raw import copies, copy_split
 from gristmill.pipelines.scan import partition_keys, scan_split
@@ -90,9 +91,26 @@ def _clean(job: Job, splits: Sequence[Split], do: _Map) -> None:
         for number, records in later_copies(keys_of_group):
             losers.setdefault(number, []).append(records)
     near = _near_losers(job, wanted, do)
-    drops = [write_drops(job, split, losers.get(split.number, []), near.get(split.number, [])) for split in wanted]
+    drops = [
+        write_drops(job, split, scan, losers.get(split.number, []), near.get(split.number, []))
+        for split, scan in zip(wanted, scans, strict=True)
+    ]
+    cuts = _cuts(job, wanted, do)
     if job.source is None:
-        close_clean(job, scans, drops)
+        close_clean(job, scans, drops, cuts)
+
+
+def _cuts(job: Job, splits: Sequence[Split], do: _Map) -> list[dict[str, Any]]:
+    """Reports of the paragraphs that go, one partition of keys after the other, so that memory is bounded."""
+    cut = [split for split in splits if job.cuts(split)]
+    if not cut:
+        return []
+    partitions = paragraph_partitions(job, cut)
+    losers: dict[int, list[bytes]] = {}
+    for found in do(partial(paragraph_losers, job, cut, partitions), range(partitions)):
+        for number, packed in found:
+            losers.setdefault(number, []).append(packed)
+    return [write_cuts(job, split, losers.get(split.number, [])) for split in cut]
 
 
 def _near_losers(job: Job, splits: Sequence[Split], do: _Map) -> dict[int, list[bytes]]:
@@ -114,7 +132,7 @@ def _near_losers(job: Job, splits: Sequence[Split], do: _Map) -> dict[int, list[
 
 
 def _verify(job: Job, pairs: tuple[int, bytes]) -> bytes:
-    return verify_pairs(job, pairs[0], [pairs[1]])
+    return verify_pairs(job, [pairs[1]])
 
 
 def _tokenize(job: Job, splits: Sequence[Split], do: _Map) -> None:

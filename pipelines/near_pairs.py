@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gristmill.formats.storage import file_size, read_bytes, read_range
+from gristmill.formats.storage import file_size, read_bytes
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.near_scan import BAND_DTYPE, near_path
 from gristmill.pipelines.plan import Split
+from gristmill.pipelines.sorted_keys import key_bounds, read_keys_between
 
 __all__ = [
     "distinct_pairs",
@@ -35,7 +36,6 @@ PAIR_DTYPE = np.dtype([("first", "<u8"), ("second", "<u8")])
 
 _OF_A_SPLIT = 4
 _ALL_PAIRS = 8
-_CHUNK = 1 << 16
 _PARTITION_BYTES = 16 << 20
 
 
@@ -131,7 +131,7 @@ def partition_bands(job: Job, split: Split, partitions: int) -> list[tuple[int, 
     if not job.near(split):
         return []
     sent, _ = _reduced(_ranked(_bands(job, split), split))
-    bounds = np.searchsorted(sent["key"], _limits(partitions)[1:-1])
+    bounds = np.searchsorted(sent["key"], key_bounds(partitions)[1:-1])
     pieces = np.split(sent, bounds)
     return [(number, piece.tobytes()) for number, piece in enumerate(pieces) if len(piece)]
 
@@ -142,12 +142,6 @@ def local_pairs(job: Job, split: Split) -> list[tuple[int, bytes]]:
         return []
     _, pairs = _reduced(_ranked(_bands(job, split), split))
     return pairs_by_split(pairs)
-
-
-def _limits(partitions: int) -> np.ndarray:
-    """[partitions + 1] uint64: first key of each partition, and the largest of all."""
-    step = (1 << 64) // partitions
-    return np.array([*(number * step for number in range(partitions)), (1 << 64) - 1], np.uint64)
 
 
 def partition_pairs(job: Job, splits: Sequence[Split], partitions: int, number: int) -> list[tuple[int, bytes]]:
@@ -162,31 +156,12 @@ def partition_pairs(job: Job, splits: Sequence[Split], partitions: int, number: 
     Returns:
         (split number, packed distinct pairs), pairs that `local_pairs` would give included.
     """
-    limits = _limits(partitions)
     sent, pairs = [], []
     for split in splits:
         if job.near(split):
             path = near_path(job, split, "bands")
-            low, high = _range(path, limits[number], limits[number + 1], last=number + 1 == partitions)
-            data = read_range(path, low * BAND_DTYPE.itemsize, (high - low) * BAND_DTYPE.itemsize)
-            own, rest = _reduced(_ranked(np.frombuffer(data, BAND_DTYPE), split))
+            count = file_size(path) // BAND_DTYPE.itemsize
+            own, rest = _reduced(_ranked(read_keys_between(path, BAND_DTYPE, number, partitions, count=count), split))
             sent.append(own.tobytes())
             pairs.append(rest)
     return pairs_by_split(np.concatenate([pairs_of_groups(sent), *pairs]))
-
-
-def _range(path: str, low: np.uint64, high: np.uint64, *, last: bool) -> tuple[int, int]:
-    """Which records of a file of sorted bands have keys from `low` to before `high`, or to the end."""
-    count = file_size(path) // BAND_DTYPE.itemsize
-    return _search(path, count, low), count if last else _search(path, count, high)
-
-
-def _search(path: str, count: int, key: np.uint64) -> int:
-    """How many records have smaller keys: halves the file until a part is small enough to be read."""
-    low, high = 0, count
-    while high - low > _CHUNK:
-        middle = (low + high) // 2
-        (found,) = np.frombuffer(read_range(path, middle * BAND_DTYPE.itemsize, BAND_DTYPE.itemsize), BAND_DTYPE)
-        low, high = (middle, high) if found["key"] < key else (low, middle)
-    part = np.frombuffer(read_range(path, low * BAND_DTYPE.itemsize, (high - low) * BAND_DTYPE.itemsize), BAND_DTYPE)
-    return low + int(np.searchsorted(part["key"], key))

@@ -12,20 +12,20 @@ from gristmill.pipelines.near_pairs import PAIR_DTYPE
 from gristmill.pipelines.near_scan import NEAR_DTYPE, near_path
 from gristmill.pipelines.plan import Split, read_plan
 
-__all__ = ["verify_pairs"]
+__all__ = ["similarities", "verify_pairs"]
 
 _RECORDS = np.uint64(0xFFFFFFFF)
 _GAP_SHINGLES = 4096
 _SHINGLES = 1 << 23
 
 
-def verify_pairs(job: Job, number: int, packed: "list[bytes]") -> bytes:
+def verify_pairs(job: Job, packed: "list[bytes]") -> bytes:
     """The pairs whose documents are near duplicates.
 
     Args:
         job: the run.
-        number: number of the split of every pair's second document.
-        packed: packed `PAIR_DTYPE` records, in any order and any cut, repeats included.
+        packed: packed `PAIR_DTYPE` records, in any order and any cut, repeats included; their second documents are all
+            of one split.
 
     Returns:
         Those that reach the threshold, packed, by second and first.
@@ -34,16 +34,29 @@ def verify_pairs(job: Job, number: int, packed: "list[bytes]") -> bytes:
     pairs = np.unique(np.frombuffer(b"".join(packed), PAIR_DTYPE))
     if settings is None or not len(pairs):
         return b""
+    edges = pairs[similarities(job, pairs["first"], pairs["second"]) >= settings.threshold]
+    return edges[np.lexsort((edges["first"], edges["second"]))].tobytes()
+
+
+def similarities(job: Job, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The Jaccard similarities of pairs of documents.
+
+    Args:
+        job: the run.
+        first: [pairs] uint64: rank of one document of each pair.
+        second: [pairs] uint64: rank of the other; all are of one split.
+
+    Returns:
+        [pairs] float64.
+    """
     splits = read_plan(job.corpus).splits
-    second = _Side(job, splits[number], pairs["second"])
-    found = []
-    owners = pairs["first"] >> np.uint64(32)
+    others = _Side(job, splits[int(second[0] >> np.uint64(32))], second)
+    found = np.empty(len(first))
+    owners = first >> np.uint64(32)
     for owner in np.unique(owners):
         ours = owners == owner
-        first = _Side(job, splits[int(owner)], pairs["first"][ours])
-        found.append(pairs[ours][_similarities(first, second.of(ours)) >= settings.threshold])
-    edges = np.concatenate(found)
-    return edges[np.lexsort((edges["first"], edges["second"]))].tobytes()
+        found[ours] = _similarities(_Side(job, splits[int(owner)], first[ours]), others.of(ours))
+    return found
 
 
 def _similarities(first: "_Side", second: "_Side") -> np.ndarray:

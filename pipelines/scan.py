@@ -11,8 +11,8 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import xxhash
 
+from gristmill.formats.dedup_table import key_identity
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
 from gristmill.formats.storage import FileFacts, publish, read_bytes, remove, write_bytes
@@ -20,10 +20,12 @@ from gristmill.pipelines.clean import clean_batch
 from gristmill.pipelines.encoders import encoder_of
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.near_scan import NearWriter
+from gristmill.pipelines.paragraph_scan import ParagraphWriter
 from gristmill.pipelines.plan import Split
 from gristmill.pipelines.raw import read_records
-from gristmill.pipelines.records import Batch, RecordAccount
+from gristmill.pipelines.records import SAMPLES_PER_REASON, Batch, RecordAccount
 from gristmill.pipelines.spill import SPILL_STEP, SpillWriter, early_digest
+from gristmill.pipelines.text_keys import text_keys
 
 __all__ = [
     "KEY_DTYPE",
@@ -39,7 +41,8 @@ __all__ = [
 ]
 
 KEY_DTYPE = np.dtype([("hash", "<u8", 2), ("record", "<u4"), ("characters", "<u4"), ("size", "<u4")])
-"""One kept document of a split: xxh3_128 of its text, number of its record, its code points and its bytes in UTF-8."""
+"""One kept document of a split: its key (xxh3_128 of its text, or of the normal form of it), number of its record, its
+code points and its bytes in UTF-8."""
 
 RANKED_DTYPE = np.dtype([("hash", "<u8", 2), ("rank", "<u8")])
 """One kept document of a run: the hash, and split number << 32 | record number."""
@@ -59,7 +62,8 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     """Scans a split unless its receipt is still valid; see the module.
 
     Returns:
-        The item's result: split, records, kept, dropped, counted and bad, plus the digests of what was read.
+        The item's result: split, records, kept, dropped, counted and bad, the digests of what was read, code points and
+        bytes of the texts read and kept, and the first copies within the split, each with the record that it is of.
 
     Raises:
         InputError: a record is bad and the policy is "fail", or a file is damaged.
@@ -67,6 +71,7 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     """
     source = job.source_of(split)
     near_settings = job.recipe.near_dedup if job.near(split) else None
+    paragraph_settings = job.recipe.paragraph_dedup if job.cuts(split) else None
     receipt = scan_receipt(job, split)
     if receipt is not None:
         return {**receipt.result, "number": split.number, "source": split.source}
@@ -77,25 +82,34 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     encoder = encoder_of(job) if job.spills_early(split) else None
     spill = None if encoder is None else SpillWriter(job, split, early_digest(job, split))
     near = None if near_settings is None else NearWriter(job, split, near_settings)
-    with spill or contextlib.nullcontext(), near or contextlib.nullcontext():
+    paragraphs = None if paragraph_settings is None else ParagraphWriter(job, split, paragraph_settings)
+    normalized = source.clean.exact_dedup and job.recipe.dedup_key == "normalized"
+    with spill or contextlib.nullcontext(), near or contextlib.nullcontext(), paragraphs or contextlib.nullcontext():
         for batch in read_records(job, split, source, account):
+            if spill is not None:
+                spill.carry(batch)
             kept = clean_batch(batch, source.clean, account, where) if source.clean.enabled else batch
-            own = _keys(kept)
+            own = _keys(kept, normalized=normalized)
             read += _size(own) if kept is batch else _text_size(batch)
             if kept.texts:
                 keys.append(own)
                 if near is not None:
                     near.add(kept)
+                if paragraphs is not None:
+                    paragraphs.add(kept)
                 if encoder is not None and spill is not None:
                     spill.add(kept.records, encoder.encode(kept.texts))
     if spill is not None:
         _receive_spill(job, split, account, spill)
     packed = np.concatenate(keys) if keys else np.empty(0, KEY_DTYPE)
+    copies: list[list[int]] = []
     if source.clean.exact_dedup:
+        every = len(packed)
         packed, copies = _first_of_each(packed)
         if copies:
-            account.dropped["exact_duplicate"] += copies
+            account.dropped["exact_duplicate"] += every - len(packed)
     files = {} if near is None else near.finish(packed["record"])
+    files |= {} if paragraphs is None else paragraphs.facts()
     with publish(job.path(keys_path(source.id, split.part))) as publication:
         publication.write(packed)
     files[keys_path(source.id, split.part)] = publication.facts()
@@ -103,6 +117,8 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     result = split_result(split, account, kept=len(packed)) | {
         "text_in": read.tolist(),
         "text_kept": _size(packed).tolist(),
+        "copies": copies,
+        "tokens": 0 if spill is None else spill.tokens,
     }
     write_receipt(_receipt_path(job, split), Receipt(digest=_scan_digest(job, split), files=files, result=result))
     return result
@@ -118,8 +134,12 @@ def _receipt_path(job: Job, split: Split) -> str:
 
 
 def _scan_digest(job: Job, split: Split) -> str:
-    near = {"near_dedup": job.recipe.near_dedup} if job.near(split) else {}
-    return digest({"step": "scan", "split": split.digest, **near})
+    recipe = job.recipe
+    near = {"near_dedup": recipe.near_dedup} if job.near(split) else {}
+    paragraphs = {"paragraphs": recipe.paragraph_dedup} if job.cuts(split) else {}
+    compared = bool(paragraphs) or job.source_of(split).clean.exact_dedup
+    key = {"dedup_key": key_identity(recipe.dedup_key)} if compared else {}
+    return digest({"step": "scan", "split": split.digest, **near, **paragraphs, **key})
 
 
 def _receive_spill(job: Job, split: Split, account: RecordAccount, spill: SpillWriter) -> None:
@@ -153,11 +173,10 @@ def split_result(split: Split, account: RecordAccount, *, kept: int) -> dict[str
     }
 
 
-def _keys(batch: Batch) -> np.ndarray:
-    hash_of = xxhash.xxh3_128_digest
+def _keys(batch: Batch, *, normalized: bool) -> np.ndarray:
     packed = np.empty(len(batch.texts), KEY_DTYPE)
     encoded = [text.encode("utf-8") for text in batch.texts]
-    packed["hash"] = np.frombuffer(b"".join(map(hash_of, encoded)), "<u8").reshape(-1, 2)
+    packed["hash"] = text_keys(batch.texts, encoded, normalized=normalized)
     packed["record"] = batch.records
     packed["characters"] = list(map(len, batch.texts))
     packed["size"] = list(map(len, encoded))
@@ -176,14 +195,17 @@ def _text_size(batch: Batch) -> np.ndarray:
     )
 
 
-def _first_of_each(keys: np.ndarray) -> tuple[np.ndarray, int]:
-    """Keys without the later copies, in record order, and how many copies there were."""
+def _first_of_each(keys: np.ndarray) -> tuple[np.ndarray, list[list[int]]]:
+    """Keys without the later copies, in record order, and the first of those, each with the record that it is of."""
     order = np.lexsort((keys["record"], keys["hash"][:, 0], keys["hash"][:, 1]))
     hashes = keys["hash"][order]
     copy = np.zeros(len(keys), bool)
     copy[1:] = (hashes[1:] == hashes[:-1]).all(axis=1)
-    first = np.sort(order[~copy])
-    return keys[first], int(copy.sum())
+    firsts = order[~copy]
+    records = keys["record"]
+    copies = np.stack([records[order[copy]], records[firsts[(np.cumsum(~copy) - 1)[copy]]]], axis=1)
+    copies = copies[np.argsort(copies[:, 0])][:SAMPLES_PER_REASON]
+    return keys[np.sort(firsts)], copies.tolist()
 
 
 def read_keys(job: Job, source_id: str, part: int) -> np.ndarray:

@@ -15,6 +15,7 @@ import xxhash
 
 from gristmill.formats.errors import CorpusError, DataError, InputError
 from gristmill.formats.fingerprint import digest
+from gristmill.formats.metadata import METADATA_KINDS
 from gristmill.formats.receipts import (
     STAGES_FOLDER,
     Receipt,
@@ -23,10 +24,12 @@ from gristmill.formats.receipts import (
     write_receipt,
 )
 from gristmill.formats.storage import FileFacts, file_facts, is_local, list_files, local_path, relative_to, remove
+from gristmill.pipelines.copy_samples import copy_rejects_path, paragraph_rejects_path
 from gristmill.pipelines.encoders import TOKENIZER_FILES
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.limits import OVER_LIMIT, cut_reports
 from gristmill.pipelines.lock_renewal import require_held
+from gristmill.pipelines.paragraph_dedup import check_cuts, cut_totals
 from gristmill.pipelines.plan import Plan, read_plan
 from gristmill.pipelines.raw import copied_files, copies
 from gristmill.pipelines.scan import keys_path, rejects_path
@@ -46,11 +49,23 @@ __all__ = [
 
 _RULES = {
     *("blank", "empty", "exact_duplicate", "language", "max_chars", "max_tokens", "min_chars", "min_tokens"),
-    *("near_duplicate", "no_tokens", "bad_words", "c4", "contaminated", "custom", "fineweb", "gopher_quality"),
+    *(
+        "near_duplicate",
+        "no_tokens",
+        "paragraphs",
+        "bad_words",
+        "c4",
+        "contaminated",
+        "custom",
+        "fineweb",
+        "gopher_quality",
+    ),
     OVER_LIMIT,
     *("gopher_repetition", "http_status", "not_a_page", "url_lists"),
 }
 """Reasons to drop a record that are rules, not faults of the record; a dot and the name of a rule may follow."""
+
+_KEPT_TEXT = ("characters_kept", "bytes_kept")
 
 Result = dict[str, Any]
 """What a stage hands on to the next: a JSON value, kept in its receipt."""
@@ -133,17 +148,26 @@ def close_download(job: Job, results: Sequence[Result] = ()) -> Result:
     return write_stage(job, "download", files, {"sources": counts})
 
 
-def close_clean(job: Job, scans: list[Result], drops: list[Result]) -> Result:
+def close_clean(job: Job, scans: list[Result], drops: list[Result], cuts: Sequence[Result] = ()) -> Result:
     """Adds up what was scanned and dropped, source by source.
 
+    Args:
+        job: the run.
+        scans: results of `scan_split`.
+        drops: results of `write_drops`.
+        cuts: results of `write_cuts`, of the splits that lose paragraphs.
+
     Raises:
-        DataError: more records were bad than the source allows.
+        DataError: more records were bad than the source allows, or it would lose more than it may.
     """
     plan = read_plan(job.corpus)
     copies = {drop["number"]: int(drop["copies"]) for drop in drops}
     expected = {split.number for split in plan.splits if job.recipe.sources[split.source].clean.enabled}
     if {scan["number"] for scan in scans} != expected or copies.keys() != expected:
         raise DataError(f"{job.corpus}: {len(scans)} scans and {len(drops)} drop lists for {len(expected)} splits")
+    wanted = {split.number for split in plan.splits if job.cuts(split)}
+    if {cut["number"] for cut in cuts} != wanted:
+        raise DataError(f"{job.corpus}: {len(cuts)} lists of paragraphs for {len(wanted)} splits")
     sources = {}
     for number, source in enumerate(job.recipe.sources):
         own = [scan for scan in scans if scan["source"] == number]
@@ -156,27 +180,37 @@ def close_clean(job: Job, scans: list[Result], drops: list[Result]) -> Result:
             dropped["near_duplicate"] = near
             _check_near(job, source.id, near, sum(scan["kept"] for scan in own) - removed)
             removed += near
+        left = _text_totals(own, [drop for drop in drops if drop["source"] == number])
+        emptied, counted, lost = cut_totals(cut for cut in cuts if cut["source"] == number)
+        check_cuts(job, source.id, lost[0], left["characters_kept"])
         totals = {
             "records": sum(scan["records"] for scan in own),
-            "kept": sum(scan["kept"] for scan in own) - removed,
+            "kept": sum(scan["kept"] for scan in own) - removed - sum(emptied.values()),
             "bad": sum(scan["bad"] for scan in own),
-            "dropped": dropped,
-            "counted": _sum(scan["counted"] for scan in own),
+            "dropped": _sum([dropped, emptied]),
+            "counted": _sum([*(scan["counted"] for scan in own), counted]),
             "read": _read_digest(own),
-            "text": _text_totals(own, [drop for drop in drops if drop["source"] == number]),
+            "text": left
+            | {
+                f"{unit}_kept": left[f"{unit}_kept"] - lost[place] for place, unit in enumerate(("characters", "bytes"))
+            },
         }
         _check_totals(job, source.id, totals)
         _check_bad(source.id, source.max_bad_fraction, totals)
         sources[source.id] = totals
     _sweep_receipts(job, "scan", _items(job, plan, cleaned=True))
     files = {str(drop["file"]["path"]): FileFacts(drop["file"]["size"], drop["file"]["sha256"]) for drop in drops}
+    files |= {name: FileFacts(**facts) for cut in cuts for name, facts in cut["files"].items()}
     rejects = set()
     for split in plan.splits:
         source = job.recipe.sources[split.source]
         if source.clean.enabled:
             name = keys_path(source.id, split.part)
             files[name] = file_facts(job.path(name))
-        rejects |= {rejects_path(source.id, split.part), token_rejects_path(source.id, split.part)}
+        rejects |= {
+            path(source.id, split.part)
+            for path in (rejects_path, copy_rejects_path, paragraph_rejects_path, token_rejects_path)
+        }
     sweep(job, "clean", files)
     sweep(job, "rejected", rejects)
     return write_stage(job, "clean", files, {"sources": sources})
@@ -223,7 +257,7 @@ def close_tokenize(job: Job, encodes: list[Result], shards: list[Result]) -> Res
         own_shards = sorted((shard for shard in shards if shard["source"] == number), key=lambda entry: entry["number"])
         _check_shards(source.id, own_shards, totals["kept"], sum(encode["tokens"] for encode in own))
         for shard in own_shards:
-            for kind in ("bin", "idx", "rec"):
+            for kind in ("bin", "idx", "rec", *(kind for kind in METADATA_KINDS if kind in shard)):
                 files[f"{shard['path']}.{kind}"] = FileFacts(shard[kind]["size"], shard[kind]["sha256"])
         inputs = _input_digests(plan, number, own)
         placed = [_placed(shard, own) for shard in own_shards]

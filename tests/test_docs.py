@@ -45,6 +45,7 @@ def known_keys() -> dict[str, set[str]]:
         "sources": [{"clean": odd, **odd}],
         "shards": odd,
         "near_dedup": odd,
+        "paragraph_dedup": odd,
         "budget": odd,
         "index": {"valid": odd, "test": odd, "schedule": [odd], **odd},
         **odd,
@@ -69,6 +70,7 @@ HEADINGS = {
     "shards": "## `[shards]`",
     "budget": "## `[budget]`",
     "near_dedup": "## `[near_dedup]`",
+    "paragraph_dedup": "## `[paragraph_dedup]`",
     "index": "## `[index]`",
     "index.schedule": "## `[[index.schedule]]`",
 }

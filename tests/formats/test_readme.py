@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from gristmill.formats.carry_table import Carry
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.indexed import DTYPE_CODES, HEADER_BYTES, MAGIC
 from gristmill.formats.indexed_writer import write_indexed
 from gristmill.formats.indices import build_indices, plan_epochs
 from gristmill.formats.manifest import Manifest, read_manifest
+from gristmill.formats.dedup_table import ParagraphDedup
 from gristmill.formats.near_table import NearDedup
 from gristmill.formats.npy import write_npy
 from gristmill.formats.origins import Extent, OriginFile, write_origins
@@ -163,7 +165,17 @@ def test_every_file_of_a_corpus_is_documented_and_the_reverse(
     from gristmill.pipelines.workflow import PrepareOptions, prepare
 
     near = NearDedup(sources=(0, 1), max_fraction=1.0, warn_fraction=1.0)
-    part = dataclasses.replace(small_recipe, output=str(tmp_path / "part"), near_dedup=near)
+    cut = ParagraphDedup(sources=(0, 1), min_chars=20, max_fraction=1.0, warn_fraction=1.0)
+    again = tmp_path / "again.jsonl"
+    again.write_text(
+        "".join(json.dumps({"text": f"{head}\na line that occurs twice\n"}) + "\n" for head in ("one", "two"))
+    )
+    sources = (dataclasses.replace(small_recipe.sources[0], files=(str(again),)), *small_recipe.sources[1:])
+    part = dataclasses.replace(
+        small_recipe, output=str(tmp_path / "part"), near_dedup=near, paragraph_dedup=cut, sources=sources
+    )
+    carrying = (dataclasses.replace(source, carry=Carry(id_field=None, fields=("text",))) for source in part.sources)
+    part = dataclasses.replace(part, sources=tuple(carrying))
     prepare(part, PrepareOptions(runner="loop", quiet=True, source="math", last="tokenize"))  # leaves its spills
     found = files(small_corpus) + files(tmp_path / "part")
     patterns = documented_paths()
@@ -257,6 +269,9 @@ def test_rejected_records_are_described(small_corpus: Path) -> None:
     listed = set(re.findall(r"`(\w+)`", section("## Rejected").split(".")[0]))
     for path in (small_corpus / "rejected").rglob("*.jsonl"):
         entries = [json.loads(line) for line in path.read_text().splitlines()]
+        if path.name.endswith(".copies.jsonl"):
+            assert {key for entry in entries for key in entry} == listed - {"value", "found"} | {"kept"}
+            continue
         assert {key for entry in entries for key in entry} == listed
         reasons = [entry["reason"] for entry in entries]
         assert reasons == sorted(reasons)

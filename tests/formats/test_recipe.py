@@ -367,7 +367,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, Any]], list[str]]] = {
     ),
     "a misspelt key of a source": (
         [("sources.0.text_feild", "a")],
-        ['sources[0].text_feild: is not a known key; did you mean "text_field"? known here: bad_records, clean, c'],
+        ['sources[0].text_feild: is not a known key; did you mean "text_field"? known here: bad_records, carry, c'],
     ),
     "clean": ([("sources.0.clean", "no")], ['sources[0].clean: is "no"; it must be a table']),
     "min chars": (
@@ -451,7 +451,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, Any]], list[str]]] = {
     "index": ([("index", True)], ["index: is true; it must be a table", "index.sequence_length: is missing"]),
     "a misspelt table": (
         [("tokeniser", {"path": "x"})],
-        ['tokeniser: is not a known key; did you mean "tokenizer"? known here: budget, defaults, index, name, ne'],
+        ['tokeniser: is not a known key; did you mean "tokenizer"? known here: budget, dedup_key, defaults, ind'],
     ),
 }
 
@@ -617,9 +617,10 @@ def test_the_identity_of_a_source_leaves_out_place_and_mixture() -> None:
     assert identity(("sources.0.format", "text")) != identity()
     places, mixture = {"files", "hub", "materialize", "copies"}, {"limits", "weight", "max_epochs"}
     kept = {field.name for field in dataclasses.fields(SourceSettings)} - places - mixture
-    unused = {"record"}  # told of a source that uses them alone, so that older digests stay
+    unused = {"record", "carry"}  # told of a source that uses them alone, so that older digests stay
     assert set(identity()) == kept - unused
     assert identity(("sources.0.record", "json"))["record"] == "json"
+    assert identity(("sources.0.id_field", "name"))["carry"] == {"id_field": "name", "fields": ()}
 
 
 @pytest.mark.parametrize("spelled", [1, 1.0])

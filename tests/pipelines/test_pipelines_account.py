@@ -23,6 +23,7 @@ def test_what_it_says(workshop: Any) -> None:
         "bad": 0,
         "dropped": {"exact_duplicate": 1, "min_chars": 1},
         "counted": {},
+        "removal_rate": {"exact_duplicate": 0.25},
     }
     assert account["s0"]["tokenize"]["dropped"] == {"over_limit": 1}
     assert account["s0"]["tokenize"]["documents_in"] == 3

@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import random
+import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gristmill.formats.errors import RecipeError
 from gristmill.formats.recipe import Recipe, parse_recipe
 from gristmill.pipelines import plan as plan_module
-from gristmill.pipelines.dedup import later_copies, read_drops, write_drops
+from gristmill.pipelines.dedup import LOSER_DTYPE, later_copies, read_drops, write_drops
 from gristmill.pipelines.job import Job, make_job
 from gristmill.pipelines.plan import plan_run, write_plan
 from gristmill.pipelines.scan import RANKED_DTYPE, partition_keys, read_keys, scan_split
 from gristmill.pipelines.stages import close_clean
+from gristmill.pipelines.text_keys import normal_form
 
 Texts = list[list[str]]
 
@@ -56,7 +60,7 @@ def survivors(job: Job, order: random.Random | None = None) -> dict[int, list[in
     for dealt_keys in dealt.values():
         for number, records in later_copies(dealt_keys):
             losers.setdefault(number, []).append(records)
-    drops = [write_drops(job, split, losers.get(split.number, [])) for split in shuffled]
+    drops = [write_drops(job, split, scans[split.number], losers.get(split.number, [])) for split in shuffled]
     close_clean(job, list(scans.values()), drops)
     found: dict[int, list[int]] = {}
     before: Counter[int] = Counter()
@@ -68,7 +72,15 @@ def survivors(job: Job, order: random.Random | None = None) -> dict[int, list[in
     return found
 
 
-def oracle(sources: Texts, takes_part: list[bool] | None = None) -> dict[int, list[int]]:
+def normal(text: str) -> str:
+    """The definition of a text's normal form."""
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
+def oracle(
+    sources: Texts, takes_part: list[bool] | None = None, key: Callable[[str], str] = normal
+) -> dict[int, list[int]]:
+    """Who survives, by a set of the keys met so far."""
     seen: set[str] = set()
     found: dict[int, list[int]] = {}
     for source, texts in enumerate(sources):
@@ -77,28 +89,79 @@ def oracle(sources: Texts, takes_part: list[bool] | None = None) -> dict[int, li
             if not text or text.isspace():
                 continue
             if takes_part is None or takes_part[source]:
-                if text in seen:
+                if key(text) in seen:
                     continue
-                seen.add(text)
+                seen.add(key(text))
             found[source].append(record)
     return found
 
 
-DOCUMENTS = st.lists(st.sampled_from(["a", "b", "A", "a ", "", " ", "c" * 30, "d", "é", "e\u0301"]), min_size=1)
+VARIANTS = [
+    "a",
+    "b",
+    "A",
+    "a ",
+    "",
+    " ",
+    "c" * 30,
+    "d",
+    "é",
+    "e\u0301",
+    "É",
+    "a  b",
+    "a\nb",
+    "\u3000A\xa0b",
+    "ab",
+    "ß",
+    "SS",
+]
+DOCUMENTS = st.lists(st.sampled_from(VARIANTS), min_size=1)
 
 
-@given(sources=st.lists(DOCUMENTS, min_size=1, max_size=4), partitions=st.integers(1, 5), seed=st.integers(0, 9))
-@settings(max_examples=20, deadline=None)
+@given(
+    sources=st.lists(DOCUMENTS, min_size=1, max_size=4),
+    key=st.sampled_from(["normalized", "identical"]),
+    partitions=st.integers(1, 5),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=30, deadline=None)
 def test_the_first_of_each_text_stays(
-    tmp_path_factory: pytest.TempPathFactory, sources: Texts, partitions: int, seed: int
+    tmp_path_factory: pytest.TempPathFactory, sources: Texts, key: str, partitions: int, seed: int
 ) -> None:
     before, plan_module.SPLIT_BYTES = plan_module.SPLIT_BYTES, 90
     try:
-        job = start(write(tmp_path_factory.mktemp("dedup"), sources))
-        found = survivors(dataclasses.replace(job, partitions=partitions), random.Random(seed))
+        recipe = dataclasses.replace(write(tmp_path_factory.mktemp("dedup"), sources), dedup_key=key)
+        found = survivors(dataclasses.replace(start(recipe), partitions=partitions), random.Random(seed))
     finally:
         plan_module.SPLIT_BYTES = before
-    assert found == oracle(sources)
+    assert found == oracle(sources, key=normal if key == "normalized" else str)
+
+
+@given(
+    st.text(
+        st.sampled_from("aA \t\n\x0b\x1c\x85\xa0\u2003\u3000éÉe\u0301ßẞİıſΣς\ufb01世") | st.characters(codec="utf-8")
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_the_normal_form_is_as_defined(text: str) -> None:
+    assert normal_form(text) == normal(text).encode()
+    assert normal_form(normal(text)) == normal(normal(text)).encode()
+
+
+def test_each_kept_text_is_as_it_was(workshop: Any) -> None:
+    texts = ["Two  Words\n", "two words", "TWO\tWORDS ", "other"]
+    workshop.prepare({"files": workshop.jsonl("a.jsonl", texts)})
+    assert workshop.texts("s0") == [texts[0], texts[3]]
+    cleaning = workshop.manifest()["sources"][0]["cleaning"]
+    assert cleaning["dedup_key"] == {"key": "gristmill-normalized-1", "unicode_tables": unicodedata.unidata_version}
+    workshop.prepare({"files": workshop.jsonl("a.jsonl", texts)}, dedup_key="identical")
+    assert workshop.texts("s0") == texts
+    assert workshop.manifest()["sources"][0]["cleaning"]["dedup_key"] == {"key": "gristmill-identical-1"}
+
+
+def test_a_key_that_there_is_not(workshop: Any) -> None:
+    with pytest.raises(RecipeError, match=r'dedup_key: is "lower"; it must be one of "normalized", "identical"'):
+        workshop.prepare({"files": workshop.jsonl("a.jsonl", ["a"])}, dedup_key="lower")
 
 
 def test_a_source_may_stay_out(tmp_path: Path) -> None:
@@ -140,19 +203,20 @@ def test_later_copies_of_any_cut(keys: list[tuple[int, int, int, int]], cuts: li
     first: dict[tuple[int, int], tuple[int, int]] = {}
     for low, high, split, record in sorted(keys, key=lambda key: key[2:]):
         first.setdefault((low, high), (split, record))
-    expected: dict[int, list[int]] = {}
+    expected: dict[int, list[tuple[int, int]]] = {}
     for low, high, split, record in sorted(keys, key=lambda key: key[2:]):
         if first[low, high] != (split, record):
-            expected.setdefault(split, []).append(record)
-    assert {split: np.frombuffer(records, "<u4").tolist() for split, records in found} == expected
+            expected.setdefault(split, []).append((record, first[low, high][0] << 32 | first[low, high][1]))
+    assert {split: np.frombuffer(records, LOSER_DTYPE).tolist() for split, records in found} == expected
     assert [split for split, _ in found] == sorted(expected)
 
 
 def test_the_largest_ranks() -> None:
     top = 2**32 - 1
     packed = np.array([((1, 1), top << 32 | top), ((1, 1), top << 32), ((1, 1), 5)], RANKED_DTYPE)
-    assert [(split, np.frombuffer(records, "<u4").tolist()) for split, records in later_copies([packed.tobytes()])] == [
-        (top, [0, top])
+    found = later_copies([packed.tobytes()])
+    assert [(split, np.frombuffer(records, LOSER_DTYPE).tolist()) for split, records in found] == [
+        (top, [(0, 5), (top, 5)])
     ]
 
 

@@ -23,6 +23,7 @@ from gristmill.pipelines.clusters import (
     small_star,
     unfinished,
 )
+from gristmill.pipelines.dedup import LOSER_DTYPE
 from gristmill.pipelines.near_pairs import PAIR_DTYPE, RANKED_BAND_DTYPE, pairs_of_groups
 from gristmill.pipelines.near_signatures import Shingles, band_keys, letters, shingles_of
 
@@ -147,7 +148,7 @@ def losers(edges: list[tuple[int, int]]) -> set[int]:
 
 
 def ranks_of(found: list[tuple[int, bytes]]) -> set[int]:
-    return {(number << 32) | int(record) for number, data in found for record in np.frombuffer(data, "<u4")}
+    return {(number << 32) | int(record) for number, data in found for record, _ in np.frombuffer(data, LOSER_DTYPE)}
 
 
 def dealt(parts: list[bytes], deal: Callable[[bytes, int], list[tuple[int, bytes]]]) -> dict[int, list[bytes]]:
@@ -221,7 +222,10 @@ def small_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gristmill.pipelines.plan.SPLIT_BYTES", 6000)
 
 
-NEAR = {"near_dedup": {"threshold": 0.7, "max_fraction": 1.0, "warn_fraction": 1.0}}
+NEAR: dict[str, Any] = {
+    "near_dedup": {"threshold": 0.7, "max_fraction": 1.0, "warn_fraction": 1.0},
+    "dedup_key": "identical",  # so that texts in another case are near duplicates and no copies
+}
 
 
 class TestCorpus:
@@ -255,6 +259,7 @@ class TestCorpus:
             {"max_workers": 3},
             {"runner": "FnApiRunner"},
             {"runner": "FnApiRunner", "flags": ("--direct_num_workers=2", "--direct_runner_bundle_repeat=1")},
+            {"runner": "DaskRunner", "max_workers": 2},
         ],
     )
     def test_every_way_of_running_comes_to_the_same(
@@ -268,7 +273,7 @@ class TestCorpus:
 
     def test_a_source_may_be_left_out(self, workshop: Any) -> None:
         sources, texts = self.fill(workshop)
-        workshop.prepare(*sources, near_dedup={"sources": ["s1"], "max_fraction": 1.0, "warn_fraction": 1.0})
+        workshop.prepare(*sources, **NEAR | {"near_dedup": NEAR["near_dedup"] | {"sources": ["s1"]}})
         assert workshop.texts("s0") == list(dict.fromkeys(texts[0]))
         assert workshop.manifest()["sources"][1]["dropped"]["near_duplicate"] > 0
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gristmill.formats.errors import CorpusError, DataError, FormatError, InputError
 from gristmill.formats.recipe import parse_recipe
-from gristmill.pipelines.dedup import write_drops
+from gristmill.pipelines.dedup import LOSER_DTYPE, write_drops
 from gristmill.pipelines.encode import encode_split
 from gristmill.pipelines.encoders import TOKENIZER_FOLDER, encoder_of
 from gristmill.pipelines.job import Job, make_job
@@ -47,10 +48,14 @@ class Run:
 
     def clean(self) -> tuple[Results, Results]:
         wanted = [split for split in self.splits if self.job.scans(split)]
-        lost = {1: [b"\x00\x00\x00\x00"]} if len(wanted) == 2 else {}
+        lost = {1: [np.array([(0, 1)], LOSER_DTYPE).tobytes()]} if len(wanted) == 2 else {}
+        scans = [scan_split(self.job, split) for split in wanted]
         return (
-            [scan_split(self.job, split) for split in wanted],
-            [write_drops(self.job, split, lost.get(split.number, [])) for split in wanted],
+            scans,
+            [
+                write_drops(self.job, split, scan, lost.get(split.number, []))
+                for split, scan in zip(wanted, scans, strict=True)
+            ],
         )
 
     def tokenize(self) -> tuple[Results, Results]:

@@ -1,0 +1,215 @@
+"""What the field knows of deduplication going wrong, end to end: who goes, who stays, and what is told of it."""
+
+import itertools
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.formats.errors import DataError
+from gristmill.pipelines.scan import KEY_DTYPE
+
+LOOSE = {"warn_fraction": 1.0, "max_fraction": 1.0}
+WORDS = [
+    *("the", "of", "and", "to", "in", "that", "with", "which", "people", "water", "river", "house", "small", "large"),
+    *("green", "music", "paper", "engine", "north", "seven", "bridge", "winter", "letter", "garden", "market", "stone"),
+    *("animal", "window", "summer", "doctor", "island", "silver", "forest", "question", "weather", "kitchen", "story"),
+    *("number", "school", "village", "morning", "picture", "history", "machine", "captain", "evening", "harbour"),
+]
+
+
+@pytest.fixture
+def small_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits of some tens of kilobytes."""
+    monkeypatch.setattr("gristmill.pipelines.plan.SPLIT_BYTES", 40_000)
+
+
+def english(count: int, seed: int, size: int = 2000) -> list[str]:
+    """Unrelated texts of about so many characters."""
+    draw = random.Random(seed)
+    texts: list[str] = []
+    while len(texts) < count:
+        sentences: list[str] = []
+        while sum(map(len, sentences)) < size:
+            sentences.append(" ".join(draw.choices(WORDS, k=draw.randint(6, 14))).capitalize() + ".")
+        texts.append(" ".join(sentences))
+    return texts
+
+
+def stubs(count: int) -> list[str]:
+    """Functions of two lines that differ in a name."""
+    return [
+        f"def get_{word}_{number}(self):\n    return self._{word}\n"
+        for number, word in zip(range(count), itertools.cycle(WORDS), strict=False)
+    ]
+
+
+def samples(shop: Any, ending: str, output: str = "out") -> list[dict[str, str]]:
+    files = sorted((shop.folder / output / "rejected").rglob(f"*.{ending}.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def rates(shop: Any, source: str) -> dict[str, float]:
+    account = json.loads((shop.folder / "out" / "report" / "account.json").read_bytes())
+    found: dict[str, float] = account["sources"][source]["clean"]["removal_rate"]
+    return found
+
+
+class TestUnrelatedAndAlike:
+    """Unrelated texts stay; of those alike in all but case and white space one stays; empty ones hide nothing."""
+
+    ALIKE = (
+        "One Text, of which there are copies.",
+        "one text, of which there  are copies.\n",
+        "ONE TEXT, OF WHICH THERE ARE COPIES. ",
+    )
+
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_one_of_each_stays_for_any_number_of_workers(self, workshop: Any, small_splits: None, turned: bool) -> None:
+        unrelated = english(200, seed=1) + stubs(50)
+        files = [
+            workshop.jsonl("in/a.jsonl", [*unrelated[:150], self.ALIKE[0], "", " \n"]),
+            workshop.jsonl("in/b.jsonl", [*["", "\t"] * 100, self.ALIKE[1], *unrelated[150:], self.ALIKE[2]]),
+        ]
+        source = {"files": files[::-1] if turned else files}
+        workshop.prepare(source, near_dedup={})
+        expected = [*unrelated[:150], self.ALIKE[0], *unrelated[150:]]
+        if turned:
+            expected = [self.ALIKE[1], *unrelated[150:], *unrelated[:150]]
+        assert workshop.texts("s0") == expected
+        assert workshop.manifest()["sources"][0]["dropped"] == {"empty": 101, "blank": 101, "exact_duplicate": 2}
+        assert rates(workshop, "s0") == {"exact_duplicate": round(2 / 253, 6)}
+        told = samples(workshop, "copies")
+        (kept,) = {sample["kept"] for sample in told}
+        assert kept.startswith("s0/b.jsonl: record 200 of split 0" if turned else "s0/a.jsonl: record ")
+        assert {sample["where"].split(":")[0] for sample in told} == ({"a.jsonl", "b.jsonl"} if turned else {"b.jsonl"})
+        other = str(workshop.folder / "other")
+        workshop.prepare(source, near_dedup={}, options={"max_workers": 4}, output=other)
+        assert workshop.tree(other) == workshop.tree()
+        workshop.prepare({"files": [str(workshop.folder / "in")]}, near_dedup={}, output=other + "-folder")
+        assert (workshop.tree(other + "-folder") == workshop.tree()) is not turned
+
+
+class TestChain:
+    """Texts each of which is like the next, while the last has nothing of the first."""
+
+    def texts(self) -> list[str]:
+        words = [f"w{number}" for number in range(500)]
+        return [" ".join(words[8 * link : 8 * link + 200]) for link in range(26)]
+
+    def test_the_first_stays_and_the_loss_is_told(self, workshop: Any) -> None:
+        source = {"files": [workshop.jsonl("a.jsonl", self.texts() + english(14, seed=2))]}
+        with pytest.warns(UserWarning, match=r"'s0': 25 of 40 documents are near duplicates .*warn_fraction = 0\.3"):
+            workshop.prepare(source, near_dedup={})
+        assert workshop.texts("s0") == [self.texts()[0], *english(14, seed=2)]
+        assert workshop.manifest()["sources"][0]["dropped"] == {"near_duplicate": 25}
+        assert rates(workshop, "s0") == {"near_duplicate": 0.625}
+        told = samples(workshop, "copies")
+        assert [sample["kept"] for sample in told] == ["s0/a.jsonl: record 0 of split 0"] * 20
+        assert [sample["where"] for sample in told[:2]] == [f"a.jsonl: record {n} of split 0" for n in (1, 2)]
+        shared = [max(0, 196 - 8 * link) for link in range(1, 21)]
+        assert [sample["found"] for sample in told] == [
+            f"similarity {same / (2 * 196 - same):.4f}, threshold 0.7" for same in shared
+        ]
+
+    def test_a_source_that_is_one_chain_stops_the_run(self, workshop: Any) -> None:
+        source = {"files": [workshop.jsonl("a.jsonl", self.texts())]}
+        with pytest.raises(
+            DataError, match=r"'s0': 25 of 26 documents are near duplicates .*max_fraction = 0\.8 allows"
+        ):
+            workshop.prepare(source, near_dedup={})
+
+
+def grams(text: str) -> set[tuple[str, ...]]:
+    words = text.split()
+    return set(itertools.pairwise(words))
+
+
+def survivors(sources: list[list[str]], threshold: float) -> list[list[str]]:
+    """Who stays: of each text the first, then of each set of texts joined by similar pairs the first."""
+    every = [(number, text) for number, texts in enumerate(sources) for text in texts]
+    first = [entry for place, entry in enumerate(every) if entry[1] not in [text for _, text in every[:place]]]
+    label = list(range(len(first)))
+    for one, other in itertools.combinations(range(len(first)), 2):
+        left, right = grams(first[one][1]), grams(first[other][1])
+        if left and right and len(left & right) / len(left | right) >= threshold:
+            low, high = sorted((label[one], label[other]))
+            label = [low if entry == high else entry for entry in label]
+    return [
+        [text for place, (owner, text) in enumerate(first) if owner == number and label[place] == place]
+        for number in range(len(sources))
+    ]
+
+
+TEXT = st.lists(st.sampled_from("abcde"), min_size=1, max_size=7).map(" ".join)
+
+
+@given(st.lists(st.lists(TEXT, min_size=1, max_size=4), min_size=1, max_size=2))
+@settings(max_examples=20, deadline=None)
+def test_the_survivors_are_those_of_the_definition(new_workshop: Callable[[], Any], sources: list[list[str]]) -> None:
+    """With as many bands as this, of one row each, no pair above the threshold is missed."""
+    shop = new_workshop()
+    listed = [{"files": [shop.jsonl(f"{number}.jsonl", texts)]} for number, texts in enumerate(sources)]
+    near = {"ngram": 2, "bands": 64, "rows": 1, "threshold": 0.5, **LOOSE}
+    shop.prepare(*listed, near_dedup=near, options={"last": "clean"})
+    for number, (texts, expected) in enumerate(zip(sources, survivors(sources, 0.5), strict=True)):
+        folder = shop.folder / "out" / "clean" / f"s{number}"
+        kept = np.fromfile(folder / "00000.keys", KEY_DTYPE)["record"]
+        left = np.setdiff1d(kept, np.fromfile(folder / "00000.drops", "<u4"))
+        assert [texts[record] for record in left] == expected
+
+
+def everything(shop: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Sources with copies, near duplicates and repeated paragraphs within and across them, and the rest of a recipe."""
+    draw = random.Random(7)
+    parts = english(60, seed=3, size=150)
+    texts = ["\n\n".join(draw.choices(parts, k=draw.randint(1, 5))) for _ in range(150)]
+    texts += [text.upper() for text in texts[:20]] + [f"{text} more" for text in texts[20:40]]
+    draw.shuffle(texts)
+    texts += english(12, seed=4, size=150)
+    files = [[shop.jsonl(f"{name}.jsonl", texts[start::4])] for start, name in enumerate("abcd")]
+    sources: list[dict[str, Any]] = [
+        {"files": files[0] + files[1]},
+        {"files": files[2], "clean": {"min_chars": 200}},
+        {"files": files[3]},
+    ]
+    return sources, {"near_dedup": LOOSE, "paragraph_dedup": {"min_chars": 40, **LOOSE}}
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"max_workers": 4},
+        pytest.param({"runner": "FnApiRunner"}, marks=pytest.mark.slow),
+        pytest.param(
+            {"runner": "FnApiRunner", "flags": ("--direct_num_workers=2", "--direct_runner_bundle_repeat=1")},
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=str,
+)
+def test_every_way_of_running_comes_to_the_same(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch, way: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("gristmill.pipelines.plan.SPLIT_BYTES", 9000)
+    monkeypatch.setattr("gristmill.pipelines.paragraph_dedup._PARTITION_BYTES", 2000)
+    monkeypatch.setattr("gristmill.pipelines.beam_paragraphs._PARTITION_BYTES", 20_000)
+    sources, rest = everything(workshop)
+    workshop.prepare(*sources, **rest, output=str(workshop.folder / "by-loop"))
+    workshop.prepare(*sources, **rest, options=way)
+    tree = workshop.tree()
+    assert tree == workshop.tree(workshop.folder / "by-loop")
+    assert {name.partition("/")[0] for name in tree} == {"clean", "manifest.json", "rejected", "tokenizer", "tokens"}
+    met = {reason for source in workshop.manifest()["sources"] for reason in source["dropped"]}
+    assert {"exact_duplicate", "near_duplicate", "paragraphs.none_left", "paragraphs.min_chars"} <= met
+    told = samples(workshop, "paragraphs")
+    assert {sample["reason"] for sample in told} == {
+        "paragraphs.removed",
+        "paragraphs.none_left",
+        "paragraphs.min_chars",
+    }
