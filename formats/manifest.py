@@ -24,6 +24,7 @@ __all__ = [
     "InputEntry",
     "Manifest",
     "MANIFEST_NAME",
+    "MetadataEntry",
     "read_manifest",
     "RecordAddress",
     "ShardEntry",
@@ -96,6 +97,19 @@ class RecordAddress:
     record: int
 
 
+@dataclass(frozen=True, slots=True)
+class MetadataEntry:
+    """What was carried along with the documents of a shard.
+
+    Attributes:
+        lines: size and digest of the `.meta.jsonl`.
+        offsets: size and digest of the `.meta.offsets`.
+    """
+
+    lines: FileFacts
+    offsets: FileFacts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardEntry:
     """One `.bin/.idx` pair.
@@ -110,6 +124,7 @@ class ShardEntry:
         first: where its first document came from.
         last: where its last document came from.
         rec: size and digest of the `.rec`, which says where each document came from; None where there is none.
+        meta: what the recipe carries along with the documents; None where it carries nothing.
     """
 
     path: str
@@ -121,6 +136,7 @@ class ShardEntry:
     first: RecordAddress
     last: RecordAddress
     rec: FileFacts | None = None
+    meta: MetadataEntry | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +227,9 @@ def write_manifest(folder: str, manifest: Manifest) -> FileFacts:
     """Writes `manifest.json` into a corpus folder: from then on the corpus is finished."""
     value = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(manifest)}
     value["tokens"], value["documents"] = manifest.tokens, manifest.documents
+    for shard in (shard for source in value["sources"] for shard in source["shards"]):
+        if shard["meta"] is None:
+            del shard["meta"]
     return write_bytes(join(folder, MANIFEST_NAME), pretty_json(value))
 
 
@@ -247,6 +266,10 @@ def _facts(value: Any) -> FileFacts:
     return FileFacts(size=int(value["size"]), sha256=str(value["sha256"]))
 
 
+def _metadata(value: Any) -> MetadataEntry | None:
+    return None if value is None else MetadataEntry(_facts(value["lines"]), _facts(value["offsets"]))
+
+
 def _manifest(value: Any) -> Manifest:
     return Manifest(
         name=value["name"],
@@ -269,6 +292,7 @@ def _source(value: Any) -> SourceEntry:
                 "first": RecordAddress(**shard["first"]),
                 "last": RecordAddress(**shard["last"]),
                 "rec": None if shard.get("rec") is None else _facts(shard["rec"]),
+                "meta": _metadata(shard.get("meta")),
             }
         )
         for shard in value["shards"]

@@ -19,6 +19,7 @@ from gristmill.formats.index_set import INDICES_FOLDER, SET_NAME, IndexSet, read
 from gristmill.formats.index_sources import index_sources
 from gristmill.formats.indexed import IndexedDataset
 from gristmill.formats.manifest import Manifest, RecordAddress, ShardEntry, SourceEntry, read_manifest
+from gristmill.formats.metadata import METADATA_KINDS, metadata_faults
 from gristmill.formats.origins import origins_path, read_origins
 from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path
 from gristmill.formats.split import SPLITS
@@ -44,9 +45,9 @@ def verify_corpus(folder: str) -> list[str]:
     """Everything that is wrong with a corpus, as sentences; empty when it is sound.
 
     Checked are the tokenizer, every shard (digests, every pointer, every token id, every EOD, where every document came
-    from), every index set, every receipt with the files it vouches for, and the manifest against all of these.
-    `rejected/` is checked as far as item receipts are there; `report/` and the plan are for people and reruns and are
-    not checked.
+    from, what it carries along), every index set, every receipt with the files it vouches for, and the manifest against
+    all of these. `rejected/` is checked as far as item receipts are there; `report/` and the plan are for people and
+    reruns and are not checked.
 
     Args:
         folder: path or URL of the corpus.
@@ -62,6 +63,7 @@ def verify_corpus(folder: str) -> list[str]:
         for shard in source.shards:
             problems += _check_shard(folder, manifest, shard, checked)
             problems += _check_origins(folder, source, shard, checked)
+            problems += _check_metadata(folder, shard, checked)
     problems += _check_strangers(folder, manifest)
     problems += _check_sets(folder, manifest, checked)
     problems += _check_receipts(folder, checked)
@@ -187,12 +189,28 @@ def _check_origins(folder: str, source: SourceEntry, shard: ShardEntry, checked:
             yield f"{join(folder, name)}: its {what} document is from {found}, but the manifest says {recorded}"
 
 
+def _check_metadata(folder: str, shard: ShardEntry, checked: dict[str, FileFacts]) -> Iterator[str]:
+    """What was carried along: a line for each document, where the offsets say."""
+    if shard.meta is None:
+        return
+    for kind, facts in zip(METADATA_KINDS, (shard.meta.lines, shard.meta.offsets), strict=True):
+        yield from _compare(folder, f"{shard.path}.{kind}", facts, checked)
+    try:
+        yield from metadata_faults(join(folder, shard.path), shard.documents)
+    except StorageError as error:
+        yield str(error)
+
+
 def _check_strangers(folder: str, manifest: Manifest) -> Iterator[str]:
     known = {
         f"{shard.path}.{kind}"
         for source in manifest.sources
         for shard in source.shards
-        for kind in (("bin", "idx") if shard.rec is None else ("bin", "idx", "rec"))
+        for kind in (
+            *("bin", "idx"),
+            *(("rec",) if shard.rec is not None else ()),
+            *(METADATA_KINDS if shard.meta is not None else ()),
+        )
     }
     for path in list_files(join(folder, "tokens"), recursive=True):
         name = f"tokens/{relative_to(path, join(folder, 'tokens'))}"

@@ -15,6 +15,7 @@ from typing import Protocol
 from gristmill.formats.clean_settings import CleanSettings
 from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import Recipe
+from gristmill.pipelines.carried import carried_id
 from gristmill.pipelines.clean_custom import CustomCallable
 from gristmill.pipelines.clean_documents import Documents
 from gristmill.pipelines.clean_families import Families
@@ -77,7 +78,7 @@ def clean_batch(batch: Batch, settings: CleanSettings, account: RecordAccount, r
         return batch
     records = list(batch.records)
     for number, (reason, found) in sorted(documents.verdicts.items()):
-        account.drop(reason, _place(relative, records[number]), batch.texts[number], found)
+        account.drop(reason, _place(relative, records[number], batch, number), batch.texts[number], found)
     return _left(documents, records)
 
 
@@ -111,8 +112,12 @@ def _left(documents: Documents, records: list[int]) -> Batch:
     return Batch([documents.texts[number] for number in numbers], [records[number] for number in numbers])
 
 
-def _place(relative: str, record: int) -> Callable[[], Place]:
-    return lambda: Place(relative, relative, f": record {record} of its split")
+def _place(relative: str, record: int, batch: Batch, number: int) -> Callable[[], Place]:
+    def where() -> Place:
+        named = None if batch.carried is None else carried_id(batch.carried[number])
+        return Place(relative, relative, f": record {record} of its split", named)
+
+    return where
 
 
 class _Length:

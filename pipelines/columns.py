@@ -4,7 +4,8 @@ Strings, large strings, string views, dictionaries of strings and binary columns
 a fault becomes a list in one call; one with a fault is gone through row by row, so that each gets its own reason.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,31 +14,41 @@ import xxhash
 
 from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
+from gristmill.pipelines.carried import carried_lines, named_fields
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.records import Batch, Place, RecordAccount
 
-__all__ = ["as_binary", "check_columns", "column_addresses", "column_batch", "ColumnHasher"]
+__all__ = ["as_binary", "check_columns", "column_batch", "ColumnHasher", "wanted_columns"]
 
 _SHOWN_COLUMNS = 20
 
 
-def check_columns(schema: pa.Schema, names: Sequence[str], extent: Extent) -> None:
-    """Refuses columns that are missing, occur twice or hold no text.
+def wanted_columns(source: SourceSettings) -> list[str]:
+    """Every column that a source reads, each once: of its texts, of their addresses, and what it carries along."""
+    address = [source.clean.url_field] if source.clean.url_lists else []
+    carried = source.carry.names if source.carry is not None else ()
+    return list(dict.fromkeys([*source.form.names, *address, *carried]))
+
+
+def check_columns(schema: pa.Schema, source: SourceSettings, extent: Extent) -> None:
+    """Refuses columns that are missing, occur twice, or hold no text where text is needed.
 
     Raises:
-        InputError: names the column, and the columns that there are.
+        InputError: names the column, the key of the recipe that asks for it, and the columns that there are.
     """
-    for name in dict.fromkeys(names):
+    address = {source.clean.url_field: "clean.url_field"} if source.clean.url_lists else {}
+    texts = {*source.form.names, *address}
+    for name, setting in (address | named_fields(source)).items():
         found = schema.names.count(name)
         if not found and _nested_type(schema, name) is None:
             seen = ", ".join(schema.names[:_SHOWN_COLUMNS]) or "none"
-            raise InputError(f"{extent.path}: no column {name!r}; columns seen: {seen}; set text_field to one of them")
+            raise InputError(f"{extent.path}: no column {name!r}; columns seen: {seen}; set {setting} to one of them")
         if found > 1:
             raise InputError(f"{extent.path}: {found} columns are called {name!r}; rename all but one")
         kind = schema.field(name).type if found else _nested_type(schema, name)
-        if not _holds_text(kind):
+        if name in texts and not _holds_text(kind):
             raise InputError(
-                f"{extent.path}: column {name!r} holds {kind}, not strings; set text_field to a text column"
+                f"{extent.path}: column {name!r} holds {kind}, not strings; set {setting} to a text column"
             )
 
 
@@ -72,14 +83,17 @@ def _nested_type(schema: pa.Schema, name: str) -> pa.DataType | None:
 
 def as_binary(rows: pa.RecordBatch, name: str) -> pa.Array:
     """A column of text as large_binary, dictionaries decoded; a name with dots leads into structures."""
-    if name in rows.schema.names:
-        column = rows.column(name)
-    else:
-        first, *rest = name.split(".")
-        column = pc.struct_field(rows.column(first), rest)
+    column = _column(rows, name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column.cast(pa.large_binary())
+
+
+def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
+    if name in rows.schema.names:
+        return rows.column(name)
+    first, *rest = name.split(".")
+    return pc.struct_field(rows.column(first), rest)
 
 
 class ColumnHasher:
@@ -110,11 +124,17 @@ class ColumnHasher:
 
 
 def column_batch(
-    columns: list[pa.Array], first_row: int, extent: Extent, source: SourceSettings, account: RecordAccount
+    rows: pa.RecordBatch,
+    columns: list[pa.Array],
+    first_row: int,
+    extent: Extent,
+    source: SourceSettings,
+    account: RecordAccount,
 ) -> Batch:
-    """The texts of some rows.
+    """The texts of some rows, with their addresses and what they carry along where the source asks for that.
 
     Args:
+        rows: the rows.
         columns: the columns that make up the text, as `as_binary` gives them.
         first_row: number of their first row in the file, for messages.
         extent: what they were read from.
@@ -122,10 +142,41 @@ def column_batch(
         account: takes counts and samples.
 
     Raises:
-        InputError: a row is bad and the policy is "fail".
+        InputError: a row is bad and the policy is "fail", or a value cannot be carried.
     """
     first = account.records
-    rows = len(columns[0])
+    batch = _texts(rows, columns, first_row, extent, source, account)
+    if source.clean.url_lists:
+        values = as_binary(rows, source.clean.url_field).to_pylist()
+        found = (values[record - first] for record in batch.records)
+        batch.addresses = [None if value is None else value.decode("utf-8", "replace") for value in found]
+    if source.carry is not None:
+        left = pa.array(np.asarray(batch.records, np.int64) - first)
+        carried = [_values(_column(rows, name).take(left), name, extent) for name in source.carry.names]
+        batch.carried = carried_lines(source.carry, carried, account)
+    return batch
+
+
+def _values(column: pa.Array, name: str, extent: Extent) -> list[Any]:
+    """The values of a column, as Python has them; times as text, of which Arrow knows finer ones than Python."""
+    try:
+        if pa.types.is_timestamp(column.type) or pa.types.is_time(column.type):
+            column = column.cast(pa.string())
+        values: list[Any] = column.to_pylist()
+    except (pa.ArrowException, ValueError) as error:
+        raise InputError(f"{extent.path}: column {name!r}, {column.type}, cannot be carried along: {error}") from error
+    return values
+
+
+def _texts(
+    rows: pa.RecordBatch,
+    columns: list[pa.Array],
+    first_row: int,
+    extent: Extent,
+    source: SourceSettings,
+    account: RecordAccount,
+) -> Batch:
+    first = account.records
     form = source.form
     try:
         texts = columns[0].cast(pa.large_string()).to_pylist()
@@ -133,13 +184,15 @@ def column_batch(
             lists = [texts, *(column.cast(pa.large_string()).to_pylist() for column in columns[1:])]
             texts = [form.join(values) for values in zip(*lists, strict=True)]
         if all(texts):
-            account.records += rows
-            return Batch(texts, range(first, first + rows))
+            account.records += rows.num_rows
+            return Batch(texts, range(first, first + rows.num_rows))
     except (pa.ArrowInvalid, TypeError, UnicodeDecodeError):
         pass  # a null or invalid UTF-8 somewhere: the rows are gone through one by one
+    ids = source.carry.id_field if source.carry is not None else None
+    named = [None] * rows.num_rows if ids is None else _values(_column(rows, ids), ids, extent)
     batch = Batch([], records := [])
     for row, values in enumerate(zip(*(column.to_pylist() for column in columns), strict=True)):
-        text = _text(values, _place(extent, first_row + row), source, account)
+        text = _text(values, _place(extent, first_row + row, named[row]), source, account)
         if text:
             batch.texts.append(text)
             records.append(account.records)
@@ -147,22 +200,8 @@ def column_batch(
     return batch
 
 
-def column_addresses(rows: pa.RecordBatch, name: str, batch: Batch, first: int) -> list[str | None]:
-    """Where each text of a batch comes from, as a column says.
-
-    Args:
-        rows: the rows that the batch was made of.
-        name: the column.
-        batch: the batch.
-        first: record number of the first row.
-    """
-    values = as_binary(rows, name).to_pylist()
-    found = (values[record - first] for record in batch.records)
-    return [None if value is None else value.decode("utf-8", "replace") for value in found]
-
-
-def _place(extent: Extent, row: int) -> Callable[[], Place]:
-    return lambda: Place(extent.path, extent.relative, f": row {row}, counted from 0")
+def _place(extent: Extent, row: int, named: Any) -> Callable[[], Place]:
+    return lambda: Place(extent.path, extent.relative, f": row {row}, counted from 0", named)
 
 
 def _text(

@@ -63,7 +63,7 @@ def copy_split(job: Job, split: Split) -> dict[str, Any]:
         name = place.name
         account = RecordAccount(source.bad_records)
         with publish(join(place.folder, name)) as publication:
-            _write(publication, read_split(split, source, account))
+            _write(publication, read_split(split, source, account), carried=source.carry is not None)
         facts = publication.facts()
         result = {"file": {"path": name, "size": facts.size, "sha256": facts.sha256}, "account": _as_json(account)}
         receipt = Receipt(digest=_digest(split), files={name: facts}, result=result)
@@ -112,7 +112,10 @@ def read_records(job: Job, split: Split, source: SourceSettings, account: Record
             addressed = bool(source.clean.url_lists)
             for rows in file.iter_batches(_ROWS, use_threads=False):
                 addresses = rows.column("url").to_pylist() if addressed else None
-                yield Batch(rows.column("text").to_pylist(), rows.column("record").to_pylist(), addresses)
+                carried = (
+                    rows.column("carried").cast(pa.large_binary()).to_pylist() if source.carry is not None else None
+                )
+                yield Batch(rows.column("text").to_pylist(), rows.column("record").to_pylist(), addresses, carried)
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{path}: damaged copy: {error}; remove it and run again") from error
 
@@ -150,12 +153,13 @@ def copy_receipt(job: Job, split: Split) -> Receipt | None:
     return valid_receipt(place.folder, place.receipt, _digest(split))
 
 
-def _write(publication: Publication, batches: Iterator[Batch]) -> None:
+def _write(publication: Publication, batches: Iterator[Batch], *, carried: bool) -> None:
     """Writes batches as row groups of bounded size, cut by what they hold alone."""
+    schema = _SCHEMA.append(pa.field("carried", pa.large_string())) if carried else _SCHEMA
     options: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "write_statistics": False}
     with (
         pa.PythonFile(_Sink(publication), mode="w") as sink,
-        pq.ParquetWriter(sink, _SCHEMA, write_page_checksum=True, **options) as writer,
+        pq.ParquetWriter(sink, schema, write_page_checksum=True, **options) as writer,
     ):
         held: list[pa.RecordBatch] = []
         rows, chars = 0, 0
@@ -165,9 +169,11 @@ def _write(publication: Publication, batches: Iterator[Batch]) -> None:
                 pa.array(batch.records, pa.uint32()),
                 pa.array(batch.texts, pa.large_string()),
                 pa.array(urls, pa.string()),
+                *([pa.array(batch.carried, pa.large_binary()).cast(pa.large_string())] if carried else ()),
             ]
-            held.append(pa.record_batch(columns, schema=_SCHEMA))
+            held.append(pa.record_batch(columns, schema=schema))
             rows, chars = rows + len(batch.texts), chars + sum(map(len, batch.texts))
+            chars += sum(map(len, batch.carried or ()))
             if chars >= _GROUP_CHARS or rows >= _GROUP_ROWS:
                 writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
                 held, rows, chars = [], 0, 0

@@ -4,7 +4,7 @@ A file lists its record batches, so a large one is cut between them; a stream do
 wanted columns are picked out of each batch, a few hundred rows at a time; the others are skipped where the form allows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import open_read
 from gristmill.pipelines.arrow_file import FILE_MAGIC
-from gristmill.pipelines.columns import ColumnHasher, as_binary, check_columns, column_addresses, column_batch
+from gristmill.pipelines.columns import ColumnHasher, as_binary, check_columns, column_batch, wanted_columns
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.records import Batch, RecordAccount
 
@@ -31,20 +31,16 @@ def read_arrow(extent: Extent, source: SourceSettings, account: RecordAccount) -
             damaged.
     """
     names = source.form.names
-    address = [source.clean.url_field] if source.clean.url_lists else []
     hasher = ColumnHasher()
     with open_read(extent.path) as raw:
         try:
-            for row, rows in _record_batches(raw, extent, [*names, *address]):
+            for row, rows in _record_batches(raw, extent, source):
                 for start in range(0, rows.num_rows, _ROWS):
                     part = rows.slice(start, _ROWS)
                     columns = [as_binary(part, name) for name in names]
                     for column in columns:
                         hasher.update(column)
-                    first = account.records
-                    batch = column_batch(columns, row + start, extent, source, account)
-                    if address:
-                        batch.addresses = column_addresses(part, address[0], batch, first)
+                    batch = column_batch(part, columns, row + start, extent, source, account)
                     if batch.texts:
                         yield batch
         except (pa.ArrowException, OSError) as error:
@@ -52,22 +48,22 @@ def read_arrow(extent: Extent, source: SourceSettings, account: RecordAccount) -
     account.inputs.append((extent.file, hasher.hexdigest(), account.records))
 
 
-def _record_batches(raw: BinaryIO, extent: Extent, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _record_batches(raw: BinaryIO, extent: Extent, source: SourceSettings) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Number of the first row, and rows, of each record batch of an extent."""
     row = 0
     if raw.read(len(FILE_MAGIC)) != FILE_MAGIC:
         raw.seek(0)
         with pa.ipc.open_stream(raw) as stream:
-            check_columns(stream.schema, names, extent)
+            check_columns(stream.schema, source, extent)
             for rows in stream:
                 yield row, rows
                 row += rows.num_rows
         return
     raw.seek(0)
     schema = pa.ipc.open_file(raw).schema
-    check_columns(schema, names, extent)
+    check_columns(schema, source, extent)
     raw.seek(0)
-    wanted = pa.ipc.IpcReadOptions(included_fields=sorted({_place(schema, name) for name in names}))
+    wanted = pa.ipc.IpcReadOptions(included_fields=sorted({_place(schema, name) for name in wanted_columns(source)}))
     file = pa.ipc.open_file(raw, options=wanted)
     for number in range(extent.end):
         rows = file.get_batch(number)

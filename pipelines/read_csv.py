@@ -14,6 +14,7 @@ import xxhash
 from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import open_read
+from gristmill.pipelines.carried import carried_lines, mended, named_fields
 from gristmill.pipelines.decompress import DamagedError
 from gristmill.pipelines.lines import BLOCK_BYTES, open_bytes, strip_mark
 from gristmill.pipelines.plan import Extent
@@ -40,9 +41,9 @@ def read_csv(extent: Extent, source: SourceSettings, account: RecordAccount) -> 
         reader = csv.reader(lines, delimiter=_delimiter(extent.relative), strict=True)
         try:
             header = next(reader, [])
-            columns = _columns(header, source, extent)
+            _check_header(header, source, extent)
             rows = _up_to_damage(reader, stream) if stream.tolerant else reader
-            yield from _batches(rows, reader, len(header), columns, extent, source, account)
+            yield from _batches(rows, reader, header, extent, source, account)
         except csv.Error as error:
             raise InputError(
                 f"{extent.path}:{reader.line_num}: no valid CSV: {error}; mend the file, or set format if it is none"
@@ -55,15 +56,13 @@ def _delimiter(name: str) -> str:
     return "\t" if any(part == "tsv" for part in name.lower().split("/")[-1].split(".")[1:]) else ","
 
 
-def _columns(header: list[str], source: SourceSettings, extent: Extent) -> list[int]:
-    """Places of the columns that make up the text."""
-    names = source.form.names
-    for name in names:
+def _check_header(header: list[str], source: SourceSettings, extent: Extent) -> None:
+    """Refuses columns that are missing or occur twice, with the key of the recipe that asks for them."""
+    for name, setting in named_fields(source).items():
         if header.count(name) != 1:
             seen = ", ".join(header[:_SHOWN_COLUMNS]) or "none"
             found = f"{header.count(name)} columns are called" if name in header else "no column"
-            raise InputError(f"{extent.path}: {found} {name!r}; columns seen: {seen}; set text_field to one of them")
-    return [header.index(name) for name in names]
+            raise InputError(f"{extent.path}: {found} {name!r}; columns seen: {seen}; set {setting} to one of them")
 
 
 def _up_to_damage(reader: Any, stream: "_Bytes") -> Iterator[list[str]]:
@@ -78,32 +77,47 @@ def _up_to_damage(reader: Any, stream: "_Bytes") -> Iterator[list[str]]:
 def _batches(
     rows: Iterable[list[str]],
     reader: Any,
-    width: int,
-    columns: list[int],
+    header: list[str],
     extent: Extent,
     source: SourceSettings,
     account: RecordAccount,
 ) -> Iterator[Batch]:
-    batch, size = Batch([], records := []), 0
+    columns = [header.index(name) for name in source.form.names]
+    carry = source.carry
+    carried = [] if carry is None else [header.index(name) for name in carry.names]
+    id_column = None if carry is None or carry.id_field is None else carried[0]
+    batch, records, size = *_empty(source), 0
     line = reader.line_num
     for row in rows:
         if row:
-            text = _text(row, width, columns, _place(extent, line + 1), source, account)
+            text = _text(row, len(header), columns, _place(extent, line + 1, row, id_column), source, account)
             if text:
                 batch.texts.append(text)
                 records.append(account.records)
+                if carry is not None and batch.carried is not None:
+                    batch.carried += carried_lines(carry, [[mended(row[column])] for column in carried], account)
                 size += len(text)
             account.records += 1
         line = reader.line_num
         if size >= BLOCK_BYTES:
             yield batch
-            batch, size = Batch([], records := []), 0
+            batch, records, size = *_empty(source), 0
     if batch.texts:
         yield batch
 
 
-def _place(extent: Extent, line: int) -> Callable[[], Place]:
-    return lambda: Place(extent.path, extent.relative, f":{line}")
+def _empty(source: SourceSettings) -> tuple[Batch, list[int]]:
+    """A batch without texts, and its list of records."""
+    records: list[int] = []
+    return Batch([], records, carried=None if source.carry is None else []), records
+
+
+def _place(extent: Extent, line: int, row: list[str], id_column: int | None) -> Callable[[], Place]:
+    def where() -> Place:
+        named = mended(row[id_column]) if id_column is not None and id_column < len(row) else None
+        return Place(extent.path, extent.relative, f":{line}", named)
+
+    return where
 
 
 def _text(

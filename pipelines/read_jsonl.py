@@ -16,6 +16,7 @@ import xxhash
 from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.text_form import MISSING, field_value
+from gristmill.pipelines.carried import carried_lines
 from gristmill.pipelines.lines import LineBlock, line_blocks, line_number
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.records import Batch, Place, RecordAccount
@@ -48,12 +49,13 @@ def _fast(block: LineBlock, source: SourceSettings, account: RecordAccount) -> B
     lines = block.lines()
     loads = orjson.loads
     try:
-        addresses = None
+        addresses, columns = None, None
         if (
             source.extra_text_field is None
             and source.template is None
             and "." not in source.text_field
             and not source.clean.url_lists
+            and source.carry is None
         ):
             name = source.text_field
             texts = [loads(line)[name] for line in lines]
@@ -63,13 +65,16 @@ def _fast(block: LineBlock, source: SourceSettings, account: RecordAccount) -> B
             texts = [form.join([field_value(row, name) for name in form.names]) for row in rows]
             if source.clean.url_lists:
                 addresses = [_address(row, source.clean.url_field) for row in rows]
+            if source.carry is not None:
+                columns = [[_carried(row, name) for row in rows] for name in source.carry.names]
     except (ValueError, KeyError, TypeError):
         return None
     if set(map(type, texts)) != {str} or not all(texts):
         return None
-    first = account.records
+    carry, first = source.carry, account.records
+    carried = None if carry is None or columns is None else carried_lines(carry, columns, account)
     account.records += len(texts)
-    return Batch(texts, range(first, first + len(texts)), addresses)
+    return Batch(texts, range(first, first + len(texts)), addresses, carried)
 
 
 def _address(row: Any, name: str) -> str | None:
@@ -78,31 +83,36 @@ def _address(row: Any, name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def _carried(row: dict[str, Any], name: str) -> Any:
+    value = field_value(row, name)
+    return None if value is MISSING else value
+
+
 def _slow(block: LineBlock, extent: Extent, source: SourceSettings, account: RecordAccount) -> Batch:
     addresses: list[str | None] | None = [] if source.clean.url_lists else None
-    batch = Batch([], records := [], addresses)
+    carry = source.carry
+    carried: list[bytes] | None = None if carry is None else []
+    batch = Batch([], records := [], addresses, carried)
     offset = block.offset
     for line in block.lines():
         if line.strip():
-            text = _text(line, source, account, _place(extent, offset))
-            if text:
+            row = parse_object(line, source, account, _place(extent, offset))
+            named = None if row is None or carry is None or carry.id_field is None else _carried(row, carry.id_field)
+            text = None if row is None else object_text(row, source, account, _place(extent, offset, named))
+            if row is not None and text:
                 batch.texts.append(text)
                 records.append(account.records)
                 if addresses is not None:
-                    addresses.append(_address(_look_again(line)[0], source.clean.url_field))
+                    addresses.append(_address(row, source.clean.url_field))
+                if carried is not None and carry is not None:
+                    carried += carried_lines(carry, [[_carried(row, name)] for name in carry.names], account)
             account.records += 1
         offset += len(line) + 1
     return batch
 
 
-def _place(extent: Extent, offset: int) -> Callable[[], Place]:
-    return lambda: Place(extent.path, extent.relative, f":{line_number(extent.path, extent, offset)}")
-
-
-def _text(line: bytes, source: SourceSettings, account: RecordAccount, where: Callable[[], Place]) -> str | None:
-    """The text of one line, or None after the account was told why there is none."""
-    row = parse_object(line, source, account, where)
-    return None if row is None else object_text(row, source, account, where)
+def _place(extent: Extent, offset: int, named: Any = None) -> Callable[[], Place]:
+    return lambda: Place(extent.path, extent.relative, f":{line_number(extent.path, extent, offset)}", named)
 
 
 def object_text(

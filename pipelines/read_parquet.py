@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import open_read
-from gristmill.pipelines.columns import ColumnHasher, as_binary, check_columns, column_addresses, column_batch
+from gristmill.pipelines.columns import ColumnHasher, as_binary, check_columns, column_batch, wanted_columns
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.records import Batch, RecordAccount
 
@@ -29,23 +29,19 @@ def read_parquet(extent: Extent, source: SourceSettings, account: RecordAccount)
             damaged.
     """
     names = source.form.names
-    address = [source.clean.url_field] if source.clean.url_lists else []
     hasher = ColumnHasher()
     with open_read(extent.path) as raw:
         try:
             file = pq.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
-            check_columns(file.schema_arrow, [*names, *address], extent)
+            check_columns(file.schema_arrow, source, extent)
             row = sum(file.metadata.row_group(group).num_rows for group in range(extent.start))
             groups = list(range(extent.start, extent.end))
-            wanted = list(dict.fromkeys([*names, *address]))
+            wanted = wanted_columns(source)
             for rows in file.iter_batches(_ROWS, row_groups=groups, columns=wanted, use_threads=False):
                 columns = [as_binary(rows, name) for name in names]
                 for column in columns:
                     hasher.update(column)
-                first = account.records
-                batch = column_batch(columns, row, extent, source, account)
-                if address:
-                    batch.addresses = column_addresses(rows, address[0], batch, first)
+                batch = column_batch(rows, columns, row, extent, source, account)
                 row += rows.num_rows
                 if batch.texts:
                     yield batch

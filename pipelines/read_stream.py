@@ -16,6 +16,7 @@ from gristmill.formats.errors import GristmillError, InputError, SettingsError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import file_size, read_range
 from gristmill.formats.text_form import MISSING, field_value
+from gristmill.pipelines.carried import carried_lines, named_fields
 from gristmill.pipelines.hub_repository import HubRepository
 from gristmill.pipelines.hub_stream import open_stream
 from gristmill.pipelines.lines import BLOCK_BYTES
@@ -46,9 +47,11 @@ def read_stream(extent: Extent, source: SourceSettings, account: RecordAccount) 
     first, missing = account.records, account.dropped["missing_field"]
     address = source.clean.url_field if source.clean.url_lists else None
     hasher = xxhash.xxh3_128()
-    batch, size = _empty(address), 0
+    carry = source.carry
+    batch, size = _empty(source), 0
     for record in _records(extent, source, address):
-        where = functools.partial(_place, extent, account.records - first)
+        named = None if carry is None or carry.id_field is None else _carried(record, carry.id_field)
+        where = functools.partial(_place, extent, account.records - first, named)
         text = _text(record, source, account, where, hasher)
         if text:
             batch.texts.append(text)
@@ -56,11 +59,13 @@ def read_stream(extent: Extent, source: SourceSettings, account: RecordAccount) 
             if batch.addresses is not None and address is not None:
                 found = field_value(record, address)
                 batch.addresses.append(found if isinstance(found, str) else None)
+            if batch.carried is not None and carry is not None:
+                batch.carried += carried_lines(carry, [[_carried(record, name)] for name in carry.names], account)
             size += len(text)
         account.records += 1
         if size >= BLOCK_BYTES or len(batch.texts) == _ROWS:
             yield batch
-            batch, size = _empty(address), 0
+            batch, size = _empty(source), 0
     if batch.texts:
         yield batch
     records = account.records - first
@@ -71,16 +76,22 @@ def read_stream(extent: Extent, source: SourceSettings, account: RecordAccount) 
     account.inputs.append((extent.file, hasher.hexdigest(), account.records))
 
 
-def _empty(address: str | None) -> Batch:
-    return Batch([], [], None if address is None else [])
+def _empty(source: SourceSettings) -> Batch:
+    addresses: list[str | None] | None = [] if source.clean.url_lists else None
+    return Batch([], [], addresses, None if source.carry is None else [])
+
+
+def _carried(record: Mapping[str, Any], name: str) -> Any:
+    value = field_value(record, name)
+    return None if value is MISSING else value
 
 
 def _shown(extent: Extent) -> str:
     return extent.path.partition("-by-datasets-")[0]
 
 
-def _place(extent: Extent, number: int) -> Place:
-    return Place(_shown(extent), extent.relative, f": record {number}, counted from 0")
+def _place(extent: Extent, number: int, named: Any) -> Place:
+    return Place(_shown(extent), extent.relative, f": record {number}, counted from 0", named)
 
 
 def _records(extent: Extent, source: SourceSettings, address: str | None) -> Iterator[Mapping[str, Any]]:
@@ -142,18 +153,18 @@ def _own(error: BaseException | None) -> GristmillError | None:
 
 
 def _columns(seen: list[str], source: SourceSettings, address: str | None, extent: Extent) -> list[str]:
-    """The columns that make up the text, and the address where there is one.
+    """The columns that make up the text or are carried along, and the address where there is one.
 
     Raises:
         InputError: one is missing.
     """
     wanted = []
-    for name in source.form.names:
+    for name, setting in named_fields(source).items():
         column = name if name in seen else name.split(".")[0]
         if column not in seen:
             told = ", ".join(seen[:_SHOWN]) or "none"
             raise InputError(
-                f"{_shown(extent)}: no column {name!r}; columns seen: {told}; set text_field to one of them"
+                f"{_shown(extent)}: no column {name!r}; columns seen: {told}; set {setting} to one of them"
             )
         wanted.append(column)
     if address is not None:

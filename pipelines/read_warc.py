@@ -13,6 +13,7 @@ import xxhash
 from gristmill.formats.errors import InputError, MissingExtraError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import open_read
+from gristmill.pipelines.carried import carried_lines
 from gristmill.pipelines.decompress import DamagedError
 from gristmill.pipelines.lines import BLOCK_BYTES, open_bytes
 from gristmill.pipelines.plan import Extent
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["read_warc"]
 
 _END = b"\r\n\r\n"
+_HEADERS = {"id": "WARC-Record-ID", "url": "WARC-Target-URI", "date": "WARC-Date"}
 _HTML = ("text/html", "application/xhtml+xml")
 
 
@@ -48,7 +50,7 @@ def read_warc(extent: Extent, source: SourceSettings, account: RecordAccount) ->
             for record in ArchiveIterator(stream):
                 if record.rec_type not in {"conversion", "response", "resource"}:
                     continue
-                where = _place(extent, record)
+                where = _place(extent, record, source)
                 data = record.content_stream().read()
                 text = _text(record, data, where, source, account) if _is_whole(record) or not tolerant else None
                 if text:
@@ -56,6 +58,9 @@ def read_warc(extent: Extent, source: SourceSettings, account: RecordAccount) ->
                     records.append(account.records)
                     if batch.addresses is not None:
                         batch.addresses.append(record.rec_headers.get_header("WARC-Target-URI"))
+                    if batch.carried is not None and source.carry is not None:
+                        values = [[_header(record, name)] for name in source.carry.names]
+                        batch.carried += carried_lines(source.carry, values, account)
                     size += len(text)
                 account.records += 1
                 if size >= BLOCK_BYTES:
@@ -74,18 +79,27 @@ def read_warc(extent: Extent, source: SourceSettings, account: RecordAccount) ->
 
 
 def _empty(source: SourceSettings) -> tuple[Batch, list[int]]:
-    """A batch without texts, which takes addresses where cleaning asks for them, and its list of records."""
+    """A batch without texts, which takes addresses and headers where the source asks for them, and its records."""
     records: list[int] = []
-    return Batch([], records, [] if source.clean.url_lists else None), records
+    addresses: list[str | None] | None = [] if source.clean.url_lists else None
+    return Batch([], records, addresses, None if source.carry is None else []), records
+
+
+def _header(record: "ArcWarcRecord", name: str) -> str | None:
+    """A header of an archive's record, by its name or one of the short ones."""
+    value: str | None = record.rec_headers.get_header(_HEADERS.get(name, name))
+    return value
 
 
 def _is_whole(record: "ArcWarcRecord") -> bool:
     return not getattr(record.raw_stream, "limit", 0)
 
 
-def _place(extent: Extent, record: "ArcWarcRecord") -> Callable[[], Place]:
-    name = record.rec_headers.get_header("WARC-Record-ID") or record.rec_headers.get_header("WARC-Target-URI")
-    return lambda: Place(extent.path, extent.relative, f": record {name}")
+def _place(extent: Extent, record: "ArcWarcRecord", source: SourceSettings) -> Callable[[], Place]:
+    name = _header(record, "id") or _header(record, "url")
+    id_field = None if source.carry is None else source.carry.id_field
+    named = None if id_field is None else _header(record, id_field)
+    return lambda: Place(extent.path, extent.relative, f": record {name}", named)
 
 
 def _text(

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
-from gristmill.formats.text_form import field_value
+from gristmill.formats.text_form import MISSING, field_value
+from gristmill.pipelines.carried import carried_lines
 from gristmill.pipelines.lines import BLOCK_BYTES
 from gristmill.pipelines.plan import Extent
 from gristmill.pipelines.read_jsonl import object_text, parse_object
@@ -52,6 +53,8 @@ class RecordTexts:
         self._extent = extent
         self._account = account
         self._address = source.clean.url_field if source.clean.url_lists else None
+        self._carry = source.carry
+        self._id_field = source.carry.id_field if source.carry is not None else None
         self._first = account.records, account.dropped["missing_field"]
         self._start()
 
@@ -66,8 +69,11 @@ class RecordTexts:
             InputError: the record is bad and the policy is "fail".
         """
 
+        row: Any = None
+
         def where() -> Place:
-            return Place(self._extent.path, self._extent.relative, place())
+            named = None if row is None or not self._id_field else self._form.value(row, self._id_field)
+            return Place(self._extent.path, self._extent.relative, place(), named)
 
         row = self._form.parse(data, where)
         text = None if row is None else self._form.text(row, where)
@@ -77,6 +83,9 @@ class RecordTexts:
             if self._batch.addresses is not None and self._address is not None:
                 address = self._form.value(row, self._address)
                 self._batch.addresses.append(address if isinstance(address, str) else None)
+            if self._batch.carried is not None and self._carry is not None:
+                values = [[self._form.value(row, name)] for name in self._carry.names]
+                self._batch.carried += carried_lines(self._carry, values, self._account)
             self._size += len(text)
         self._account.records += 1
         return self._finished() if self._size >= BLOCK_BYTES else None
@@ -97,7 +106,8 @@ class RecordTexts:
 
     def _start(self) -> None:
         self._records: list[int] = []
-        self._batch = Batch([], self._records, None if self._address is None else [])
+        addresses: list[str | None] | None = None if self._address is None else []
+        self._batch = Batch([], self._records, addresses, None if self._carry is None else [])
         self._size = 0
 
     def _finished(self) -> Batch:
@@ -157,7 +167,8 @@ class _Json:
         return object_text(row, self._source, self._account, where)
 
     def value(self, row: dict[str, Any], name: str) -> Any:
-        return field_value(row, name) if name in row or "." in name else None
+        value = field_value(row, name)
+        return None if value is MISSING else value
 
 
 class _Example:

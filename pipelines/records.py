@@ -29,11 +29,13 @@ class Batch:
         texts: the texts of good records; none is empty.
         records: their record numbers, ascending, one per text.
         addresses: where each text comes from, None for one that does not say; None where nobody asks.
+        carried: what each record carries along, as a JSON object; None where nothing is carried.
     """
 
     texts: list[str]
     records: "list[int] | range"
     addresses: "list[str | None] | None" = None
+    carried: list[bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,13 @@ class Place:
         path: path or URL of its file, for the user who must find it.
         relative: the file's name within the source, for what is kept with the corpus.
         detail: where in the file, for example ``:12``; empty for the whole file.
+        id: what the record calls itself, where the recipe names a field for it.
     """
 
     path: str
     relative: str
     detail: str = ""
+    id: Any = None
 
 
 @dataclass(slots=True)
@@ -61,7 +65,7 @@ class RecordAccount:
         dropped: records left out, by reason.
         bad: records left out that were bad, of those in `dropped`.
         counted: other counts by name.
-        samples: sample of what was left out: reason, where, value, and what the rule found.
+        samples: sample of what was left out: reason, where, value, what the rule found, the record's id.
         inputs: one entry per extent: number of the input file, digest of what was read, records met by its end.
         last_bad: what was found in the last bad record.
     """
@@ -89,8 +93,9 @@ class RecordAccount:
         """
         if self.policy == "fail":
             place = where()
+            named = "" if place.id is None else f" ({place.id!r})"
             raise InputError(
-                f"{place.path}{place.detail}: {reason.replace('_', ' ')}: {_shown(value)}; {remedy}, or set "
+                f"{place.path}{place.detail}{named}: {reason.replace('_', ' ')}: {_shown(value)}; {remedy}, or set "
                 'bad_records = "skip" to count such records and go on'
             ).about(file=place.path, place=place.detail, rule=reason, value=_shown(value), remedy=remedy)
         self.bad += 1
@@ -103,7 +108,8 @@ class RecordAccount:
         if self.dropped[reason] <= SAMPLES_PER_REASON:
             place = where()
             sample = {"reason": reason, "where": place.relative + place.detail, "value": _shown(value)}
-            self.samples.append(sample | ({"found": found} if found else {}))
+            named = {} if place.id is None else {"id": place.id}
+            self.samples.append(sample | named | ({"found": found} if found else {}))
 
     def samples_jsonl(self) -> bytes:
         """The sample as JSON lines, by reason."""

@@ -5,6 +5,7 @@ are equal to within a document, keep the input's order, and do not depend on how
 records beside each names splits. Numbers that would be empty, because one document spans them, are closed up.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ import numpy as np
 from gristmill.formats.errors import DataError, FormatError
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.indexed_writer import write_indexed
+from gristmill.formats.metadata import METADATA_KINDS, write_metadata
 from gristmill.formats.origins import Extent, origins_path, write_origins
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
 from gristmill.formats.storage import read_range
+from gristmill.pipelines.carried_spill import lines_of
 from gristmill.pipelines.encoders import encoder_of
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.limits import cut_reports
@@ -186,7 +189,14 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
     eods = 0
     ends: list[tuple[int, int]] = []
     rec_name = origins_path(name)
-    with write_origins(job.path(rec_name)) as origins, write_indexed(job.path(name), encoder.dtype) as writer:
+    carrying = (
+        contextlib.nullcontext() if job.recipe.sources[plan.source].carry is None else write_metadata(job.path(name))
+    )
+    with (
+        write_origins(job.path(rec_name)) as origins,
+        carrying as metadata,
+        write_indexed(job.path(name), encoder.dtype) as writer,
+    ):
         for piece in plan.pieces:
             kept = read_kept(job, source_id, piece.part, piece.digest)[: piece.taken]
             lengths = kept["length"].astype(np.int64)
@@ -201,6 +211,9 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
                 ids = _read_run(job.path(piece.tokens), kept[first:last], encoder.dtype)
                 eods += int(np.count_nonzero(ids == encoder.eod_id))
                 writer.add(ids, kept["length"][first:last].astype(np.int64))
+            if metadata is not None:
+                for lines in lines_of(job.path(piece.tokens), kept["record"]):
+                    metadata.add(lines)
     facts = writer.facts
     if facts is None or (eods < facts.documents):
         raise FormatError(f"{name}: {eods} EODs for {writer.documents} documents; each must end with one")
@@ -218,6 +231,10 @@ def assemble_shard(job: Job, plan: ShardPlan) -> dict[str, Any]:
         "last": list(ends[-1]),
     }
     files = {f"{name}.bin": facts.bin, f"{name}.idx": facts.idx, rec_name: rec}
+    if metadata is not None:
+        for kind, found in zip(METADATA_KINDS, metadata.facts(), strict=True):
+            files[f"{name}.{kind}"] = found
+            result[kind] = {"size": found.size, "sha256": found.sha256}
     write_receipt(_receipt_path(job, plan), Receipt(digest=_shard_digest(job, plan), files=files, result=result))
     return {**result, "source": plan.source}
 

@@ -18,9 +18,10 @@ from gristmill.formats.clean_settings import CleanSettings
 from gristmill.formats.fingerprint import canonical_json, digest
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt
 from gristmill.formats.storage import FileFacts, publish, read_bytes, remove, write_bytes
+from gristmill.pipelines.carried_spill import CARRIED_KINDS, packed_lines
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Split
-from gristmill.pipelines.records import SAMPLES_PER_REASON
+from gristmill.pipelines.records import SAMPLES_PER_REASON, Batch
 from gristmill.tokenize.encode import EncodedBatch
 
 __all__ = [
@@ -51,7 +52,7 @@ _DIGITS = 12
 
 
 def spill_path(source_id: str, part: int, spill_digest: str, kind: str) -> str:
-    """Path of a spill file, relative to the corpus; `kind` is "tok", "doc" or "kept"."""
+    """Path of a spill file, relative to the corpus; `kind` is "tok", "doc", "kept" or one of `CARRIED_KINDS`."""
     return f"spill/{source_id}/{part:05d}-{spill_digest[:_DIGITS]}.{kind}"
 
 
@@ -79,16 +80,20 @@ def early_spill(job: Job, split: Split) -> Receipt | None:
 
 
 class SpillWriter:
-    """Writes `.tok` and `.doc` of a split, batch by batch; a context manager whose files appear when the block ends.
+    """Writes `.tok` and `.doc` of a split, batch by batch, and what its records carry along; a context manager whose
+    files appear when the block ends.
 
     Attributes:
         names: path of each file relative to the corpus, by kind.
+        tokens: how many were added so far.
     """
 
     def __init__(self, job: Job, split: Split, spill_digest: str) -> None:
         """Names the files; `spill_digest` covers all that decides them."""
-        source_id = job.source_of(split).id
-        self.names = {kind: spill_path(source_id, split.part, spill_digest, kind) for kind in ("tok", "doc")}
+        source = job.source_of(split)
+        kinds = ("tok", "doc") if source.carry is None else ("tok", "doc", *CARRIED_KINDS)
+        self.names = {kind: spill_path(source.id, split.part, spill_digest, kind) for kind in kinds}
+        self.tokens = 0
         self._job = job
         self._closing = contextlib.ExitStack()
 
@@ -118,8 +123,16 @@ class SpillWriter:
         documents["length"] = encoded.lengths
         documents["control_hits"] = encoded.control_hits
         documents["eod_in_text"] = encoded.eod_in_text
+        self.tokens += len(encoded.ids)
         self._files["tok"].write(encoded.ids)
         self._files["doc"].write(documents)
+
+    def carry(self, batch: Batch) -> None:
+        """Keeps what the records of a batch carry along, as they were read; later it is taken for those that go on."""
+        if batch.carried is not None:
+            lines, places = packed_lines(batch.records, batch.carried)
+            self._files["meta"].write(lines)
+            self._files["place"].write(places)
 
     def facts(self) -> dict[str, FileFacts]:
         """The files by path, once the block has ended."""

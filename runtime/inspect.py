@@ -17,9 +17,11 @@ from gristmill.formats.fingerprint import short
 from gristmill.formats.index_order import IndexSet
 from gristmill.formats.indexed import IndexedDataset, bin_path, idx_path
 from gristmill.formats.manifest import MANIFEST_NAME, SourceEntry
+from gristmill.formats.metadata import MetadataFile
 from gristmill.formats.storage import base_name, exists, join
 from gristmill.runtime.corpus import Corpus, open_corpus
 from gristmill.runtime.decoder import Decode, open_decoder
+from gristmill.runtime.provenance import carried_line
 
 __all__ = [
     "add_arguments",
@@ -108,7 +110,9 @@ def _source_lines(corpus: Corpus, source: SourceEntry, documents: int, decode: D
     for shard in source.shards:
         dataset = IndexedDataset(join(corpus.folder, shard.path), check="ends")
         lengths.add(_document_lengths(dataset))
-        shown += itertools.islice(_documents(dataset, f" of {base_name(shard.path)}", decode), documents - len(shown))
+        carried = MetadataFile(join(corpus.folder, shard.path)) if shard.meta is not None else None
+        some = _documents(dataset, f" of {base_name(shard.path)}", decode, carried)
+        shown += itertools.islice(some, documents - len(shown))
         dataset.close()
     weight = "" if source.weight is None else f", weight {source.weight:g}"
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(source.dropped.items()) if count)
@@ -179,13 +183,16 @@ def _endings(dataset: IndexedDataset) -> str:
     return f"{len(found):,} different ids ({looked_at}), so no EOD was appended" if found else "nothing"
 
 
-def _documents(dataset: IndexedDataset, where: str, decode: Decode | None) -> Iterator[str]:
+def _documents(
+    dataset: IndexedDataset, where: str, decode: Decode | None, carried: MetadataFile | None = None
+) -> Iterator[str]:
     lengths = _document_lengths(dataset)
     starts = np.cumsum(lengths) - lengths
     for number in range(dataset.num_documents):
         ids = dataset.read(int(starts[number]), min(int(lengths[number]), _TOKENS_SHOWN)).tolist()
         text = _shown(ids, decode, whole=len(ids) == lengths[number])
-        yield f"  document {number}{where}, {lengths[number]:,} tokens: {text}"
+        line = "" if carried is None else f"\n    {carried_line(carried.values(number))}"
+        yield f"  document {number}{where}, {lengths[number]:,} tokens: {text}{line}"
 
 
 def _shown(ids: list[int], decode: Decode | None, *, whole: bool) -> str:

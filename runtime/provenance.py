@@ -4,19 +4,23 @@ Nothing is read until somebody asks, and then a few small ranges: a training job
 kept as the corpus's folder alone, so what it tells is what lies there when it is asked.
 """
 
+import json
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gristmill.formats.errors import CorpusError
 from gristmill.formats.manifest import read_manifest
+from gristmill.formats.metadata import MetadataFile
 from gristmill.formats.origins import OriginFile, origins_path
 from gristmill.formats.storage import join
 from gristmill.runtime.decoder import Decode, open_decoder
 
-__all__ = ["CorpusProvenance", "Origin"]
+__all__ = ["carried_line", "CorpusProvenance", "Origin"]
 
+_SHOWN = 160
 _FILES_KEPT = 64
 
 
@@ -29,12 +33,21 @@ class Origin:
         record: number of the record within the file, from 0: of a line (blank ones do not count) or of a Parquet row.
         split: number of the split of the source that the record was read in; `rejected/` and `clean/` are named by it.
         split_record: number of the record within the split.
+        carried: what the recipe carries along with the document (`id`, and other fields by name), as JSON values; None
+            where it carries nothing.
     """
 
     input: str
     record: int
     split: int
     split_record: int
+    carried: Mapping[str, Any] | None = None
+
+
+def carried_line(carried: Mapping[str, Any]) -> str:
+    """What a document carries along, on one line for people; a long value is shown in part."""
+    values = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in carried.items())
+    return ", ".join(f"{name} {text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}" for name, text in values)
 
 
 class CorpusProvenance:
@@ -50,6 +63,7 @@ class CorpusProvenance:
         self._lock = threading.Lock()
         self._inputs: dict[str, Sequence[str]] | None = None
         self._known: dict[str, bool] = {}
+        self._carrying: set[str] = set()
         self._files: OrderedDict[str, OriginFile] = OrderedDict()
         self._decode: Decode | None = None
 
@@ -75,7 +89,7 @@ class CorpusProvenance:
 
         Raises:
             CorpusError: the corpus is not the one any more that had this shard.
-            FormatError: its manifest or `.rec` file is damaged.
+            FormatError: its manifest, `.rec` or `.meta` files are damaged.
             StorageError: a file cannot be read.
         """
         with self._lock:
@@ -98,7 +112,14 @@ class CorpusProvenance:
                 f"{file.path}: document {document} is from input {place.input} of source {source!r}, which has "
                 f"{len(names)}; `gristmill verify` lists what does not fit"
             )
-        return Origin(input=names[place.input], record=place.record, split=place.split, split_record=place.split_record)
+        carried = MetadataFile(join(self.folder, shard)).values(document) if shard in self._carrying else None
+        return Origin(
+            input=names[place.input],
+            record=place.record,
+            split=place.split,
+            split_record=place.split_record,
+            carried=carried,
+        )
 
     def decode(self, ids: list[int]) -> str:
         """Text of ids, by the corpus's own tokenizer.
@@ -115,6 +136,8 @@ class CorpusProvenance:
     def _read_manifest(self) -> dict[str, Sequence[str]]:
         if self._inputs is None:
             manifest = read_manifest(self.folder)
-            self._known = {shard.path: shard.rec is not None for source in manifest.sources for shard in source.shards}
+            shards = [shard for source in manifest.sources for shard in source.shards]
+            self._known = {shard.path: shard.rec is not None for shard in shards}
+            self._carrying = {shard.path for shard in shards if shard.meta is not None}
             self._inputs = {source.id: [entry.path for entry in source.inputs] for source in manifest.sources}
         return self._inputs

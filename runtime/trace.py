@@ -17,6 +17,7 @@ from gristmill.formats.split import SPLITS
 from gristmill.runtime.batch_schedule import BatchSchedule
 from gristmill.runtime.corpus import open_corpus
 from gristmill.runtime.metrics import MeasuredStream
+from gristmill.runtime.provenance import carried_line
 from gristmill.runtime.streams import ReaderStream, RowPiece, Stream
 from gristmill.runtime.views import StreamView
 
@@ -64,6 +65,8 @@ def row_lines(pieces: Sequence[RowPiece]) -> Iterator[str]:
             f"  {_span(piece.column, stop)}: {piece.source}, {piece.shard}, document {piece.document:,}, tokens "
             f"{_span(piece.start, piece.stop)}{where}"
         )
+        if piece.origin is not None and piece.origin.carried is not None:
+            yield f"    {carried_line(piece.origin.carried)}"
         if piece.text is not None:
             yield f"    {piece.text!r}"
 
