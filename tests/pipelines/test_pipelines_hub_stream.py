@@ -301,6 +301,13 @@ class TestRecords:
         (batch,) = read_split(plan_run(given).splits[0], given.sources[0], account)
         assert batch.addresses == ["https://a.org/0", "https://a.org/1"]
 
+    def test_fields_that_are_carried_along(self, hub: Any) -> None:
+        hub.add(NAME, TARS)
+        given = recipe(text_field="txt", id_field="__key__", carry=["json.url"])
+        (batch,) = read_split(plan_run(given).splits[1], given.sources[0], RecordAccount("fail"))
+        assert batch.carried is not None
+        assert [json.loads(line) for line in batch.carried] == [{"id": "x/000005", "json.url": "https://a.org/5"}]
+
     def test_another_version_of_the_library(self, hub: Any) -> None:
         hub.add(NAME, TARS)
         given = recipe(text_field="txt")
