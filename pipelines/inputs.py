@@ -118,8 +118,7 @@ def _check_damaged(source: SourceSettings, names: set[str], key: str) -> None:
 
 
 def _hub_inputs(source: SourceSettings, key: str) -> tuple[InputFile, ...]:
-    """The files of a dataset of the hub, or the shards it is streamed by; the hub's listing tells all of them but whether
-    they are compressed."""
+    """The files of a dataset of the hub, or the shards it is streamed by, as the hub lists them."""
     if source.hub is None:
         return ()
 

@@ -10,12 +10,12 @@ import numpy as np
 import xxhash
 
 from gristmill.formats.carry_table import Carry
+from gristmill.formats.dedup_table import ParagraphDedup
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.indexed import DTYPE_CODES, HEADER_BYTES, MAGIC
 from gristmill.formats.indexed_writer import write_indexed
 from gristmill.formats.indices import build_indices, plan_epochs
 from gristmill.formats.manifest import Manifest, read_manifest
-from gristmill.formats.dedup_table import ParagraphDedup
 from gristmill.formats.near_table import NearDedup
 from gristmill.formats.npy import write_npy
 from gristmill.formats.origins import Extent, OriginFile, write_origins

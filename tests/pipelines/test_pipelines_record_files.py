@@ -226,6 +226,23 @@ class TestExamples:
         (batch,) = read_split(split, recipe.sources[0], RecordAccount("fail"))
         assert batch.addresses == ["https://a.org/x", None, None]
 
+    def test_what_is_carried_along(self, tmp_path: Path, ending: str) -> None:
+        records = [example(text="one", name="a", n=[1, -2], score=0.5), example(text="", name="b"), example(text="two")]
+        path = write(tmp_path / f"x{ending}", records)
+        values = {"name": "t", "output": "o", "tokenizer": {"path": "t"}}
+        source = {"id": "s", "files": [str(path)], "id_field": "name", "carry": ["n", "score"]}
+        recipe = parse_recipe(values | {"sources": [source]})
+        account = RecordAccount("fail")
+        (split,) = plan_run(recipe).splits
+        (batch,) = read_split(split, recipe.sources[0], account)
+        assert batch.carried is not None
+        assert [json.loads(line) for line in batch.carried] == [
+            {"id": "a", "n": [1, -2], "score": 0.5},
+            {"id": None, "n": None, "score": None},
+        ]
+        assert account.samples[0]["id"] == "b"
+        assert dict(account.counted) == {"without.id": 1, "without.n": 1, "without.score": 1}
+
     def test_nothing_in_it(self, tmp_path: Path, ending: str) -> None:
         texts, account = read(write(tmp_path / f"x{ending}", []))
         assert (texts, account.records) == ([], 0)
