@@ -83,9 +83,9 @@ class RecordTexts:
             if self._batch.addresses is not None and self._address is not None:
                 address = self._form.value(row, self._address)
                 self._batch.addresses.append(address if isinstance(address, str) else None)
-            if self._batch.carried is not None and self._carry is not None:
-                values = [[self._form.value(row, name)] for name in self._carry.names]
-                self._batch.carried += carried_lines(self._carry, values, self._account)
+            if self._carry is not None:
+                for name, column in zip(self._carry.names, self._carried, strict=True):
+                    column.append(self._form.value(row, name))
             self._size += len(text)
         self._account.records += 1
         return self._finished() if self._size >= BLOCK_BYTES else None
@@ -107,11 +107,14 @@ class RecordTexts:
     def _start(self) -> None:
         self._records: list[int] = []
         addresses: list[str | None] | None = None if self._address is None else []
-        self._batch = Batch([], self._records, addresses, None if self._carry is None else [])
+        self._batch = Batch([], self._records, addresses)
+        self._carried: list[list[Any]] = [] if self._carry is None else [[] for _ in self._carry.names]
         self._size = 0
 
     def _finished(self) -> Batch:
         batch = self._batch
+        if self._carry is not None:
+            batch.carried = carried_lines(self._carry, self._carried, self._account)
         self._start()
         return batch
 
