@@ -438,5 +438,5 @@ class TestCorpora:
         assert found.tokens == pytest.approx(sum(map(len, texts)), rel=0.2)
         hub.reset()
         workshop.prepare({"dataset": NAME, "text_field": "txt", "max_documents": 600})
-        assert workshop.texts("s0") == [text.strip() for text in texts[:600]] or len(workshop.documents("s0")) == 600
-        assert len(plan_module.read_plan(str(workshop.folder / "out")).splits) < 6
+        assert workshop.texts("s0") == texts[:600]
+        assert len(plan_module.read_plan(str(workshop.folder / "out")).splits) == 3, "and one more, to be sure"
