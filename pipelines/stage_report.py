@@ -41,12 +41,15 @@ def state_value(recipe: Recipe, state: RunState) -> dict[str, Any]:
         "manifest": state.manifest,
         "todo": list(state.todo),
         "finished": state.finished,
+        "at_work": state.at_work,
     }
 
 
 def state_lines(recipe: Recipe, state: RunState) -> Iterator[str]:
     """The state for people."""
     yield f"corpus {recipe.name!r} -> {recipe.output}"
+    if state.at_work:
+        yield f"at work: a run that was {state.at_work}"
     for entry in state.stages:
         yield f"{entry.stage.name:10}{entry.state:9}{entry.why}".rstrip()
         for items in entry.items:

@@ -5,6 +5,7 @@ stage vouches for its items. Those of the first unfinished stage are looked at o
 said, since what they follow from is yet to come.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,8 @@ from gristmill.pipelines.encode import encode_receipt
 from gristmill.pipelines.finish import manifest_is_current, source_entries
 from gristmill.pipelines.index import index_receipt, plan_index
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.lock_options import STALE_SECONDS
+from gristmill.pipelines.lock_record import gone, read_holder
 from gristmill.pipelines.plan import Plan, Split
 from gristmill.pipelines.raw import copies, copy_receipt
 from gristmill.pipelines.scan import scan_receipt
@@ -83,11 +86,13 @@ class RunState:
         stages: the stages that the recipe asks for, in order.
         manifest: state of the manifest; it is done when nothing is left to clear away behind it, too.
         todo: stages that a run would do, in order.
+        at_work: who works on the corpus, in words; empty when nobody does, or only a run that is gone.
     """
 
     stages: tuple[StageState, ...]
     manifest: str
     todo: tuple[str, ...]
+    at_work: str = ""
 
     @property
     def finished(self) -> bool:
@@ -107,6 +112,7 @@ def run_state(draft: Draft) -> RunState:
 
     Raises:
         SettingsError: a run would refuse the output, since it holds the corpus of another recipe.
+        CorpusError: the record of who works on the corpus is damaged.
         StorageError: a receipt cannot be read.
     """
     job, todo = draft.job, draft.unfinished()
@@ -127,7 +133,15 @@ def run_state(draft: Draft) -> RunState:
                 items=tuple(open_items(job, draft.plan, stage)),
             )
         stages.append(found)
-    return RunState(stages=tuple(stages), manifest=_manifest_state(job, todo), todo=todo)
+    return RunState(stages=tuple(stages), manifest=_manifest_state(job, todo), todo=todo, at_work=_at_work(job.corpus))
+
+
+def _at_work(corpus: str) -> str:
+    holder = read_holder(corpus)
+    if holder is None:
+        return ""
+    why, heard = gone(corpus, holder, time.time(), STALE_SECONDS, None, locked=False)
+    return "" if why else f"{holder}; {heard}"
 
 
 def _manifest_state(job: Job, todo: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import pytest
 from gristmill.cli import main
 from gristmill.formats.errors import SettingsError
 from gristmill.formats.recipe import parse_recipe
+from gristmill.pipelines.run_lock import working_on
 from gristmill.pipelines.stage_graph import STAGE_GRAPH
 from gristmill.pipelines.stage_report import state_lines
 from gristmill.pipelines.stage_state import RunState, run_state
@@ -166,6 +167,18 @@ def test_for_machines_and_with_an_exit_code(workshop: Any, capsys: pytest.Captur
     capsys.readouterr()
     assert main(["stages", recipe, "--exit-code"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "a run would do nothing"
+
+
+def test_a_run_that_is_at_work_is_named(workshop: Any) -> None:
+    given = sources(workshop)
+    workshop.prepare(*given, index=INDEX, options={"last": "download"})
+    assert state_of(workshop, *given).at_work == ""
+    with working_on(str(workshop.folder / "out"), runner="a test"):
+        state = state_of(workshop, *given)
+    assert f"by process {os.getpid()} of " in state.at_work
+    assert "(a test); last sign of life " in state.at_work
+    line = list(state_lines(parse_recipe(workshop.values(*given)), state))[1]
+    assert line == f"at work: a run that was {state.at_work}"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
