@@ -164,6 +164,18 @@ def test_any_runner_gives_the_same(workshop: Any, options: dict[str, Any], monke
     assert lines(other, "s1") == [{"url": row["url"]} for row in ROWS[:9]]
 
 
+def test_stages_in_two_runs_give_the_same(workshop: Any) -> None:
+    """The second run reads the input again, of which the first had found what goes on."""
+    source = {"files": [workshop.write("x.jsonl", jsonl([*ROWS, *ROWS[5:9]]))], **CARRY, "clean": {"min_chars": 8}}
+    workshop.prepare(source)
+    expected = workshop.tree()
+    assert 0 < len(lines(workshop.folder / "out")) < 60
+    apart = str(workshop.folder / "apart")
+    workshop.prepare(source, output=apart, options={"last": "clean"})
+    workshop.prepare(source, output=apart)
+    assert workshop.tree(apart) == expected
+
+
 def test_a_limit_cuts_what_is_carried_too(workshop: Any) -> None:
     workshop.prepare({"files": [workshop.write("x.jsonl", jsonl(ROWS))], **CARRY, "max_documents": 17})
     assert lines(workshop.folder / "out") == EXPECTED[:17]
