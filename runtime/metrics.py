@@ -92,14 +92,14 @@ class BatchMetrics:
             waited_seconds: how long the loop waited for it.
         """
         with self._lock:
+            if len(self._uncounted) >= _MOST_UNCOUNTED:
+                self._count_rows()  # first, since it reads an index and may fail: then nothing was added
             self._batches += 1
             self._loss_tokens += loss_tokens
             self._wait += waited_seconds
             self._last_wait = waited_seconds
             self._longest_wait = max(self._longest_wait, waited_seconds)
             self._uncounted.append(first)
-            if len(self._uncounted) >= _MOST_UNCOUNTED:
-                self._count_rows()
 
     def snapshot(self) -> dict[str, int | float]:
         """The numbers so far.
@@ -126,8 +126,8 @@ class BatchMetrics:
         if self._uncounted:
             rows = (np.array(self._uncounted)[:, None] + self._rows).ravel()
             rows = rows[rows < len(self._stream)]
-            if isinstance(self._stream, MeasuredStream):
-                self._sources.update(self._stream.rows_by_source(rows))
+            found = self._stream.rows_by_source(rows) if isinstance(self._stream, MeasuredStream) else {}
+            self._sources.update(found)
             self._samples += len(rows)
             self._uncounted.clear()
 

@@ -163,15 +163,15 @@ class RowBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships no
                 batch, loss_tokens = self._prefetcher.get(reports)  # type: ignore[union-attr]  # start_prefetch made one
             else:
                 batch, loss_tokens = _make_batch(self._reader, self._maker, self._rows, self.next_sample)
+            self._metrics.add(self.next_sample, loss_tokens, time.monotonic() - began)
         except StopIteration as error:  # rows remain, so somebody stopped the thread
             self._stop()
             raise ValueError(f"{self!r} was closed by another thread while it waited") from error
-        except Exception:
+        except BaseException:  # Ctrl-C too: the thread may be a batch further than the state
             self._stop()
             raise
-        self._metrics.add(self.next_sample, loss_tokens, time.monotonic() - began)
-        self.next_sample += rows
         self.real_rows = rows
+        self.next_sample += rows
         return batch
 
     def metrics(self) -> dict[str, int | float]:

@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from dataclasses import fields
 
 import jax
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
+from numpy.typing import ArrayLike
 
+from gristmill.formats.errors import StorageError
 from gristmill.runtime.batches import TokenBatches
 from gristmill.runtime.corpus import open_corpus
 from gristmill.runtime.fields import FieldOptions, make_fields
@@ -88,6 +91,42 @@ def test_streams_of_a_corpus_are_measured(stream: MegatronStream) -> None:
     assert isinstance(stream, MeasuredStream)
     assert stream.waiting_on() == []
     assert sum(stream.rows_by_source(np.arange(len(stream))).values()) == len(stream)
+
+
+class StumblingStream(MegatronStream):
+    """Stumbles when rows are counted, once for each error in `errors`."""
+
+    errors: list[BaseException] = []  # noqa: RUF012 - emptied by the test
+
+    def rows_by_source(self, rows: ArrayLike) -> dict[str, int]:
+        if self.errors:
+            raise self.errors.pop()
+        return super().rows_by_source(rows)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), StorageError("the index cannot be read")])
+def test_no_batch_is_lost_where_counting_is_interrupted(
+    stream: MegatronStream, prefetch: int, error: BaseException
+) -> None:
+    """Ctrl-C, or a store that fails, while `next` counts: the state stays, and the next call gives the same batch."""
+    stumbling = StumblingStream(**{one.name: getattr(stream, one.name) for one in fields(stream)})
+    StumblingStream.errors.append(error)
+    with TokenBatches(stumbling, 8, sharding(), prefetch=prefetch) as batches:
+        for number in range(300):
+            if batches.next_sample + 8 > 200:
+                batches.next_sample = 0
+                batches.set_state(batches.get_state())
+            first = batches.next_sample
+            if number == 256:
+                with pytest.raises(type(error)):
+                    next(batches)
+                assert batches.next_sample == first
+            np.testing.assert_array_equal(next(batches)["inputs"], stream.read(np.arange(first, first + 8))[:, :-1])
+        found = batches.metrics()
+    assert not StumblingStream.errors
+    assert (found["batches"], found["samples"]) == (300, 2400)
+    assert sum(rows for name, rows in found.items() if "/" in name) == 2400
 
 
 def test_many_threads_lose_no_count(stream: MegatronStream) -> None:
