@@ -8,13 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gristmill.formats.compiled import compiled
+from gristmill.pipelines.text_key_kernels import MANY, WHITE
 
-__all__ = ["MANY", "paragraph_keys", "paragraph_spans", "WHITE"]
-
-WHITE = np.uint32(0xFFFFFFFF)
-"""What stands for white space in a table of folded code points."""
-MANY = np.uint32(0x80000000)
-"""Set where a code point folds to several: the rest is their row among the expansions."""
+__all__ = ["paragraph_keys", "paragraph_spans"]
 
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)

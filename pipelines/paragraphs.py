@@ -6,39 +6,17 @@ the blank lines behind it along; at the end of a document those before it instea
 of what is gone.
 """
 
-import functools
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["fold_tables", "keys_of", "Paragraphs", "paragraphs_of", "trailing", "without"]
+from gristmill.pipelines.text_keys import fold_tables
 
-_CODE_POINTS = 0x110000
+__all__ = ["keys_of", "Paragraphs", "paragraphs_of", "trailing", "without"]
+
 _FEED = 10
-
-
-@functools.cache
-def fold_tables() -> tuple[np.ndarray, np.ndarray]:
-    """What each code point is in a normal form, [1114112] uint32, and the expansions, [rows, 3] uint32."""
-    from gristmill.pipelines.paragraph_kernels import MANY, WHITE
-
-    table = np.arange(_CODE_POINTS, dtype=np.uint32)
-    expansions: list[list[int]] = []
-    for code in range(0x20000):  # no code point above is white space or has case
-        character = chr(code)
-        if character.isspace():
-            table[code] = WHITE
-            continue
-        folded = character.casefold()
-        if len(folded) > 1:
-            table[code] = MANY | np.uint32(len(expansions))
-            expansions.append([*map(ord, folded), 0][:3])
-        elif folded != character:
-            table[code] = ord(folded)
-    table.setflags(write=False)
-    return table, np.array(expansions, np.uint32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import operator
 import random
 import unicodedata
 from collections import Counter
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +24,7 @@ from gristmill.pipelines.job import Job, make_job
 from gristmill.pipelines.plan import plan_run, write_plan
 from gristmill.pipelines.scan import RANKED_DTYPE, partition_keys, read_keys, scan_split
 from gristmill.pipelines.stages import close_clean
-from gristmill.pipelines.text_keys import normal_form
+from gristmill.pipelines.text_keys import normal_form, normal_forms_of, text_keys
 
 Texts = list[list[str]]
 
@@ -137,15 +139,31 @@ def test_the_first_of_each_text_stays(
     assert found == oracle(sources, key=normal if key == "normalized" else str)
 
 
-@given(
-    st.text(
-        st.sampled_from("aA \t\n\x0b\x1c\x85\xa0\u2003\u3000éÉe\u0301ßẞİıſΣς\ufb01世") | st.characters(codec="utf-8")
-    )
-)
+ODD_CHARACTERS = "aA \t\n\x0b\x1c\x85\xa0\u2003\u3000éÉe\u0301ßẞİ\u0131\u017fΣς\ufb01世"
+
+
+@given(st.text(st.sampled_from(ODD_CHARACTERS) | st.characters(codec="utf-8")))
 @settings(max_examples=300, deadline=None)
 def test_the_normal_form_is_as_defined(text: str) -> None:
     assert normal_form(text) == normal(text).encode()
+    both = [text, "x", text[::-1]]
+    forms = normal_forms_of(both, [entry.encode() for entry in both])
+    assert [bytes(form) for form in forms] == [normal(entry).encode() for entry in both]
     assert normal_form(normal(text)) == normal(normal(text)).encode()
+
+
+def test_every_code_point_is_folded_alike_by_both_ways() -> None:
+    texts = [f"{char}a{char}" for char in map(chr, range(0x110000)) if not 0xD800 <= ord(char) < 0xE000]
+    forms = normal_forms_of(texts, [text.encode() for text in texts])
+    assert all(map(operator.eq, forms, map(normal_form, texts)))
+
+
+@pytest.mark.parametrize("least", [0, 10**9])
+def test_keys_do_not_depend_on_who_makes_them(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+    monkeypatch.setattr("gristmill.pipelines.text_keys._BY_CALLS", least)
+    texts = ["Two  Words", "two words\n", "other"]
+    keys = text_keys(texts, [text.encode() for text in texts], normalized=True)
+    assert keys.tobytes() == b"".join(map(xxhash.xxh3_128_digest, (b"two words", b"two words", b"other")))
 
 
 def test_each_kept_text_is_as_it_was(workshop: Any) -> None:

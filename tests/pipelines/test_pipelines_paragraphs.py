@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.formats.errors import DataError
+from gristmill.formats.errors import DataError, RecipeError
 from gristmill.pipelines import paragraph_dedup, paragraph_scan, sorted_keys
 from gristmill.pipelines.paragraphs import keys_of, paragraphs_of, without
 
@@ -152,7 +152,7 @@ LOOSE = {"warn_fraction": 1.0, "max_fraction": 1.0}
     st.lists(st.lists(TEXTS.filter(lambda text: text.strip() != ""), min_size=1, max_size=4), min_size=1, max_size=3),
     st.sampled_from(["normalized", "identical"]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_what_is_left_is_what_a_loop_over_a_set_leaves(new_workshop: Callable[[], Any], texts: Texts, key: str) -> None:
     shop = new_workshop()
     expected = oracle(texts, 2, normal if key == "normalized" else str)
@@ -177,3 +177,99 @@ def test_what_is_left_is_what_a_loop_over_a_set_leaves(new_workshop: Callable[[]
         assert account["bytes_kept"] == sum(len(text.encode()) for text in expected[number])
         assert before - after == account["counted"].get("paragraphs.characters_removed", 0)
         assert account["documents_kept"] == source["documents_kept"] == len(expected[number])
+
+
+TALE = [f"paragraph number {number} of a tale that is told once" for number in range(8)]
+
+
+class TestCorpus:
+    def test_what_goes_is_told_with_what_stays(self, workshop: Any) -> None:
+        first = [f"{TALE[0]}\n\n{TALE[1]}\n", f"{TALE[2]}\n\n{TALE[0].upper()}\n\n{TALE[3]}\n\n{TALE[1]}\n"]
+        second = [f"short\n{TALE[3]}\n\n\n{TALE[4]}", f"{TALE[0]}\n \n{TALE[2]}", f"{TALE[5]}", "another short line"]
+        sources = of([first, second], workshop)
+        workshop.prepare(*sources, paragraph_dedup={"min_chars": 20, **LOOSE})
+        assert workshop.texts("s0") == [first[0], f"{TALE[2]}\n\n{TALE[3]}\n"]
+        assert workshop.texts("s1") == [f"short\n{TALE[4]}", TALE[5], "another short line"]
+        counts = [(source["dropped"], source["counted"]) for source in workshop.manifest()["sources"]]
+        gone = 2 * len(TALE[0]) + 4, len(TALE[3]) + 3 + len(second[1])
+        assert counts == [
+            (
+                {},
+                {"paragraphs.characters_removed": gone[0], "paragraphs.documents_changed": 1, "paragraphs.removed": 2},
+            ),
+            (
+                {"paragraphs.none_left": 1},
+                {"paragraphs.characters_removed": gone[1], "paragraphs.documents_changed": 1, "paragraphs.removed": 3},
+            ),
+        ]
+        rejected = workshop.folder / "out" / "rejected"
+        told = [json.loads(line) for line in (rejected / "s1" / "00000.paragraphs.jsonl").read_text().splitlines()]
+        where = [(sample["reason"], sample["where"], sample["kept"]) for sample in told]
+        here = "1.jsonl: record {} of split 0, paragraph {}".format
+        there = "s0/0.jsonl: record {} of split 0, paragraph {}".format
+        assert where == [
+            ("paragraphs.removed", here(0, 1), there(1, 2)),
+            ("paragraphs.removed", here(1, 0), there(0, 0)),
+            ("paragraphs.removed", here(1, 1), there(1, 0)),
+            ("paragraphs.none_left", here(1, 0), there(0, 0)),
+        ]
+        cleaning = workshop.manifest()["sources"][1]["cleaning"]
+        assert cleaning["paragraph_dedup"] == {"version": 1, "settings": {"min_chars": 20}}
+        assert cleaning["dedup_key"]["key"] == "gristmill-normalized-1"
+
+    def test_paragraphs_of_documents_that_were_dropped_take_nothing_along(self, workshop: Any) -> None:
+        """A copy by its normal form, parted into other paragraphs, is gone before its paragraphs could be the first."""
+        texts = [f"{TALE[0]} {TALE[1]}", f"{TALE[0]}\n{TALE[1]}", f"{TALE[1]}\n{TALE[2]}"]
+        source = {"files": [workshop.jsonl("a.jsonl", texts)]}
+        workshop.prepare(source, paragraph_dedup={"min_chars": 20})
+        assert workshop.texts("s0") == [texts[0], texts[2]]
+        assert workshop.manifest()["sources"][0]["dropped"] == {"exact_duplicate": 1}
+
+    def test_a_source_may_stay_out(self, workshop: Any) -> None:
+        texts = [[TALE[0]], [f"{TALE[0]}\nx", f"{TALE[0]}\ny"], [f"{TALE[0]}\nz"]]
+        workshop.prepare(*of(texts, workshop), paragraph_dedup={"min_chars": 20, "sources": ["s0", "s2"], **LOOSE})
+        assert [workshop.texts(f"s{number}") for number in range(3)] == [*texts[:2], ["z"]]
+
+    def test_too_little_left_is_no_document(self, workshop: Any) -> None:
+        texts = [[f"{TALE[0]}\n{TALE[1]}", f"{TALE[0]}\n{TALE[2]}", f"{TALE[0]}\n{TALE[3]}\n{TALE[4]}"]]
+        workshop.prepare(*of(texts, workshop, min_chars=50), paragraph_dedup={"min_chars": 20, **LOOSE})
+        assert workshop.texts("s0") == [texts[0][0], f"{TALE[3]}\n{TALE[4]}"]
+        assert workshop.manifest()["sources"][0]["dropped"] == {"paragraphs.min_chars": 1}
+
+    def test_turning_it_on_and_off_rebuilds(self, workshop: Any) -> None:
+        """The run before encoded while it scanned; what it left must not be taken for the texts as they are now."""
+        texts = [[f"{TALE[0]}\n{TALE[1]}", f"{TALE[0]}\n{TALE[2]}"]]
+        cut = {"paragraph_dedup": {"min_chars": 20, **LOOSE}}
+        for rest, expected in (({}, texts[0]), (cut, [texts[0][0], TALE[2]]), ({}, texts[0])):
+            workshop.prepare(*of(texts, workshop), **rest, options={"last": "clean"})
+            workshop.prepare(*of(texts, workshop), **rest)
+            assert workshop.texts("s0") == expected
+
+    def test_a_source_that_would_lose_most_of_its_text(self, workshop: Any) -> None:
+        texts = [[f"{TALE[0]}\n{number}" for number in range(10)]]
+        with pytest.raises(
+            DataError, match=r"'s0': 423 of 480 characters are in paragraphs that occurred before, more"
+        ):
+            workshop.prepare(*of(texts, workshop), paragraph_dedup={"min_chars": 20})
+        said = r"423 of 480 characters .* more than paragraph_dedup\.warn_fraction = 0\.3"
+        with pytest.warns(UserWarning, match=said):
+            workshop.prepare(*of(texts, workshop), paragraph_dedup={"min_chars": 20, "max_fraction": 0.9})
+        account = json.loads((workshop.folder / "out" / "report" / "account.json").read_bytes())
+        rate = account["sources"]["s0"]["clean"]["removal_rate"]
+        assert rate == {"paragraphs.characters_removed": round(423 / 480, 6)}
+
+    def test_mistakes_in_the_recipe(self, workshop: Any) -> None:
+        table = {"min_chars": 0, "warn_fraction": 2, "sources": ["s1", "web"], "chars": 5}
+        sources = of([["a"], ["b"]], workshop)
+        sources[1]["clean"] = False
+        with pytest.raises(RecipeError) as caught:
+            workshop.prepare(*sources, paragraph_dedup=table)
+        said = [str(problem) for problem in caught.value.problems]
+        known = ("max_fraction", "min_chars", "sources", "warn_fraction")
+        assert said == [
+            "paragraph_dedup.min_chars: is 0; it must be a number of characters, 1 or more",
+            "paragraph_dedup.warn_fraction: is 2.0; it must be a fraction above 0, at most 1",
+            'paragraph_dedup.sources: names "s1", which is not cleaned (clean = false)',
+            'paragraph_dedup.sources: names "web", which is no source; the sources are s0, s1',
+            'paragraph_dedup.chars: is not a known key; did you mean "min_chars"? known here: ' + ", ".join(known),
+        ]
