@@ -36,7 +36,15 @@ from gristmill.pipelines.workflow import Draft
 
 __all__ = ["DONE", "MISSING", "run_state", "RunState", "SourceItems", "StageState", "STALE"]
 
-DONE, STALE, MISSING = "done", "stale", "missing"
+DONE = "done"
+"""State of a stage whose receipt is valid."""
+
+STALE = "stale"
+"""State of a stage whose receipt is for something else, or whose files are not there."""
+
+MISSING = "missing"
+"""State of a stage without a receipt."""
+
 _THREADS = 16
 
 
