@@ -58,7 +58,8 @@ def _delimiter(name: str) -> str:
 
 def _check_header(header: list[str], source: SourceSettings, extent: Extent) -> None:
     """Refuses columns that are missing or occur twice, with the key of the recipe that asks for them."""
-    for name, setting in named_fields(source).items():
+    address = {source.clean.url_field: "clean.url_field"} if source.clean.url_lists else {}
+    for name, setting in (address | named_fields(source)).items():
         if header.count(name) != 1:
             seen = ", ".join(header[:_SHOWN_COLUMNS]) or "none"
             found = f"{header.count(name)} columns are called" if name in header else "no column"
@@ -86,6 +87,7 @@ def _batches(
     carry = source.carry
     carried = [] if carry is None else [header.index(name) for name in carry.names]
     id_column = None if carry is None or carry.id_field is None else carried[0]
+    address_column = header.index(source.clean.url_field) if source.clean.url_lists else None
     batch, records, size = *_empty(source), 0
     line = reader.line_num
     for row in rows:
@@ -94,6 +96,8 @@ def _batches(
             if text:
                 batch.texts.append(text)
                 records.append(account.records)
+                if address_column is not None and batch.addresses is not None:
+                    batch.addresses.append(row[address_column] or None)
                 if carry is not None and batch.carried is not None:
                     batch.carried += carried_lines(carry, [[mended(row[column])] for column in carried], account)
                 size += len(text)
@@ -109,7 +113,8 @@ def _batches(
 def _empty(source: SourceSettings) -> tuple[Batch, list[int]]:
     """A batch without texts, and its list of records."""
     records: list[int] = []
-    return Batch([], records, carried=None if source.carry is None else []), records
+    addresses: list[str | None] | None = [] if source.clean.url_lists else None
+    return Batch([], records, addresses, None if source.carry is None else []), records
 
 
 def _place(extent: Extent, line: int, row: list[str], id_column: int | None) -> Callable[[], Place]:

@@ -200,7 +200,7 @@ def test_addresses(tmp_path: Path, address: str | None, entry: str | None) -> No
     assert found.verdicts == ({0: ("url_lists", entry)} if entry else {})
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow", "csv"])
 def test_addresses_are_read_beside_the_text(workshop: Any, kind: str) -> None:
     rows: list[dict[str, Any]] = [
         {"text": "one", "meta": {"at": "https://good.example/"}},
@@ -215,6 +215,9 @@ def test_addresses_are_read_beside_the_text(workshop: Any, kind: str) -> None:
     elif kind == "parquet":
         path = str(workshop.folder / "a.parquet")
         pq.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == "csv":
+        lines = [f'"{row["text"]}","{row["meta"]["at"] or ""}"' for row in rows]
+        path = workshop.write("a.csv", "\n".join(["text,meta.at", *lines]).encode())
     else:
         path = str(workshop.folder / "a.arrow")
         table = pa.Table.from_pylist(rows)
@@ -228,9 +231,15 @@ def test_addresses_are_read_beside_the_text(workshop: Any, kind: str) -> None:
     assert account["counted"]["no_address"] == 1
 
 
+def test_a_table_without_the_column_of_addresses_is_refused(workshop: Any) -> None:
+    clean = {"url_lists": workshop.write("urls.txt", b"bad.example\n"), "url_field": "link"}
+    with pytest.raises(InputError, match=r"no column 'link'; columns seen: text, url; set clean\.url_field to one of"):
+        workshop.prepare({"files": workshop.write("a.csv", b"text,url\na,b\n"), "clean": clean})
+
+
 def test_a_format_without_addresses_is_refused(workshop: Any) -> None:
     lists = workshop.write("urls.txt", b"bad.example\n")
-    with pytest.raises(InputError, match=r"clean\.url_lists: the addresses of documents are known for JSON lines"):
+    with pytest.raises(InputError, match=r"clean\.url_lists: a file of plain text or code has no field"):
         workshop.prepare({"files": workshop.write("a.txt", b"text"), "clean": {"url_lists": lists}})
 
 
