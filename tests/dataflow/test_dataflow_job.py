@@ -104,7 +104,7 @@ def cloud(store: Any, new_workshop: Any) -> Iterator[Any]:
         }
 
         def launch(*words: str, **more: str) -> Any:
-            return workshop.cli("launch", *words, timeout=300, **environment, **more)
+            return workshop.cli("launch", *words, timeout=300, **{**environment, **more})
 
         yield SimpleNamespace(
             store=store, service=service, recipe=recipe, launch=launch, environment=environment, key=key,
@@ -342,10 +342,12 @@ def test_buckets_that_are_not_there_are_named_before_anything_is_read(cloud: Any
     assert done.stdout == ""
 
 
-def test_a_bucket_far_from_the_workers_is_told(cloud: Any) -> None:
-    done = cloud.launch(cloud.recipe, PLACES[0], "--region=europe-west4", *PLACES[2:], "--dry-run")
+def test_what_is_far_from_the_workers_or_cannot_be_seen_is_told(cloud: Any) -> None:
+    nobody = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER": "http://127.0.0.1:9/"}
+    done = cloud.launch(cloud.recipe, PLACES[0], "--region=europe-west4", *PLACES[2:], "--dry-run", **nobody)
     assert done.returncode == 0, done.stderr
     assert "warning: gs://test-bucket: lies in US-CENTRAL1, the workers in europe-west4" in done.stderr
+    assert "note: project test-project: permissions cannot be looked at from here: " in done.stderr
 
 
 def test_prepare_takes_the_same_options(cloud: Any) -> None:
