@@ -6,7 +6,6 @@ there, with the job as the service would get it.
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from gristmill.dataflow.permissions import permission_findings
 from gristmill.dataflow.submit import DataflowExecutor, describe_job, pipeline_options
 from gristmill.dataflow.workers import Workers, choose_workers
 from gristmill.formats.errors import SettingsError
+from gristmill.formats.log import event, tell
 from gristmill.formats.recipe import read_recipe
 from gristmill.formats.storage import write_bytes
 from gristmill.pipelines.beam_quiet import quiet
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace, beam_flags: list[str]) -> int:
     _refuse(list(sizes.problems))
     workers = choose_workers(sizes, stages, beam_flags, corpus=recipe.name)
     for line in _summary(draft, stages, sizes, workers):
-        print(line, flush=True)
+        tell(line, "estimate")
     flags = (*beam_flags, *workers.flags)
     if arguments.dry_run:
         _dry_run(draft, stages, flags, workers, given)
@@ -94,14 +94,14 @@ def _dry_run(draft: Draft, stages: Sequence[str], flags: Sequence[str], workers:
     environment = described["environment"]
     pool = environment["workerPools"][0]
     steps = sum(1 for transform in pipeline.components.transforms.values() if not transform.subtransforms)
-    print(f"job {described['name']}: {steps} steps, {pipeline.ByteSize():,} bytes of pipeline")
-    print(f"  image {', '.join(sorted({image['containerImage'] for image in pool['sdkHarnessContainerImages']}))}")
-    print(f"  labels {json.dumps(described.get('labels', {}), sort_keys=True)}")
-    print(f"  experiments {', '.join(sorted(environment['experiments']))}")
+    tell(f"job {described['name']}: {steps} steps, {pipeline.ByteSize():,} bytes of pipeline")
+    tell(f"  image {', '.join(sorted({image['containerImage'] for image in pool['sdkHarnessContainerImages']}))}")
+    tell(f"  labels {json.dumps(described.get('labels', {}), sort_keys=True)}")
+    tell(f"  experiments {', '.join(sorted(environment['experiments']))}")
     if given["dataflow_job_file"]:
         write_bytes(given["dataflow_job_file"], json.dumps(described, indent=2, sort_keys=True).encode() + b"\n")
-        print(f"  written to {given['dataflow_job_file']}")
-    print("nothing was written or submitted, as --dry-run asks")
+        tell(f"  written to {given['dataflow_job_file']}")
+    tell("nothing was written or submitted, as --dry-run asks")
 
 
 def _summary(draft: Draft, stages: Sequence[str], sizes: RunSizes, workers: Workers) -> Iterator[str]:
@@ -135,4 +135,4 @@ def _refuse(problems: Sequence[str]) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    event("finding", text)

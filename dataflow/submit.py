@@ -6,12 +6,13 @@ launches a template must end when the job is submitted.
 """
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gristmill.dataflow.job_counters import told_counters
 from gristmill.formats.errors import DataError, MissingExtraError, SettingsError
+from gristmill.formats.log import event, tell
 from gristmill.pipelines.beam_quiet import quiet
 from gristmill.pipelines.beam_runners import worker_error
 from gristmill.pipelines.job import Job
@@ -128,6 +129,11 @@ class DataflowExecutor(Executor):
         """Whether the stages are done when `execute` returns."""
         return self._wait
 
+    @property
+    def tells(self) -> bool:
+        """Whether `execute` tells by itself how far it is: the service's counters say more than files in a store."""
+        return True
+
     def execute(self, job: Job, stages: Sequence[str], *, write_manifest: bool, verbose: bool = False) -> None:
         """Submits the stages, says where to watch them, and waits if asked to.
 
@@ -153,17 +159,17 @@ class DataflowExecutor(Executor):
             except GoogleAPICallError as error:
                 raise SettingsError(f"Dataflow refused the job: {error.message}") from error
         if cloud.template_location:
-            print(f"template {cloud.template_location}", file=sys.stderr, flush=True)
+            event("template", f"template {cloud.template_location}", template=cloud.template_location)
             return
         self.job_id = str(result.job_id())
         page = page_of(cloud.project, cloud.region, self.job_id)
-        print(f"job {self.job_id} {page}", flush=True)
+        tell(f"job {self.job_id} {page}", "submitted", job=self.job_id, page=page)
         named = {"job": self.job_id, "page": page, "project": cloud.project, "region": cloud.region}
         update_holder(job.corpus, job.run, **named)
         if not self._wait:
             return
         try:
-            with quiet(verbose=verbose):
+            with quiet(verbose=verbose), told_counters(result):
                 state = str(result.wait_until_finish())
         except Exception as error:  # whatever the service makes of a worker's error
             own = worker_error(error)

@@ -35,7 +35,9 @@ LOG_VARIABLE = "GRISTMILL_LOG_FORMAT"
 _OWN = "gristmill"
 _WARNINGS = "py.warnings"
 _LONGEST_SHARED = 4096  # bytes: as much as several processes can write to one pipe without mixing their lines
-_FIRST = re.compile(r"(?:(?P<key>sources\[\d+\][\w.\[\]]*)|(?P<file>(?:\w+://)?[^\s:]*/[^\s:]*)(?::(?P<line>\d+))?): ")
+_FIRST = re.compile(
+    r"(?:(?P<key>sources\[\d+\][\w.\[\]]*)|(?P<file>(?:\w+://[^\s/]*)?[^\s:]*/[^\s:]*)(?::(?P<line>\d+))?): "
+)
 _RESERVED = frozenset({"time", "level", "logger", "event", "message"})
 
 
@@ -65,7 +67,7 @@ def logs_json() -> bool:
 
 def tell(text: str, name: str = "result", **fields: Any) -> None:
     """Prints a line of a command's answer on standard output, and logs it where the log is JSON."""
-    print(text)
+    print(text, flush=True)
     if logs_json():
         event(name, text, **fields)
 
@@ -180,6 +182,8 @@ def logging_as(form: str, *, quiet: bool = False) -> Iterator[None]:
             closing.callback(_replace_hooks())
         else:
             handler = _TextHandler()
+            closing.callback(setattr, sys, "excepthook", sys.excepthook)
+            sys.excepthook = _print_uncaught
         closing.callback(_install(handler, form, logging.WARNING if quiet else logging.INFO))
         os.environ[LOG_VARIABLE] = form
         try:
@@ -298,6 +302,12 @@ def _replace_hooks() -> Any:
         warnings.showwarning, sys.excepthook, threading.excepthook = before
 
     return restore
+
+
+def _print_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Prints the error that ends the process as Python does, but for secrets."""
+    text = "".join(traceback.format_exception(kind, error, trace))
+    print(without_secrets(text), end="", file=sys.stderr, flush=True)
 
 
 def _log_uncaught(text: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

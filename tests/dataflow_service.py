@@ -29,6 +29,7 @@ class Service:
         refuses: message of the refusal of every job; empty to take them.
         authorised: what the requests to create a job were signed with.
         lacks: permissions that nobody has.
+        metrics: what the workers of any job counted so far.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,7 @@ class Service:
         self.state = "JOB_STATE_DONE"
         self.refuses = ""
         self.lacks: set[str] = set()
+        self.metrics: list[dict[str, Any]] = []
 
     def create(self, job: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Takes a job."""
@@ -84,7 +86,7 @@ def _handler(service: Service) -> type[http.server.BaseHTTPRequestHandler]:
             if "/messages" in self.path:
                 return self._send(200, {})
             if "/metrics" in self.path:
-                return self._send(200, {"metrics": []})
+                return self._send(200, {"metrics": service.metrics})
             if found:
                 return self._send(*service.get(found.group(1)))
             return self._send(404, {"error": {"code": 404, "message": self.path}})

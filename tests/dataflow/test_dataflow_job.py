@@ -112,6 +112,20 @@ def cloud(store: Any, new_workshop: Any) -> Iterator[Any]:
         )  # fmt: skip
 
 
+COUNTED = (
+    ("tokenize/web/tokens", "s9", 2_000_000),
+    ("tokenize/web/encode_items", "s8", 2),
+    ("tokenize/web/assemble_items", "s9", 2),
+    ("tokenize/web/documents_kept", "s9", 1490),
+    ("clean/web/scan_items", "s4", 2),
+    ("clean/code/scan_items", "s4", 1),
+    ("clean/web/documents_in", "s4", 1400),
+    ("clean/code/documents_in", "s4", 100),
+    ("clean/web/dropped/min_chars", "s4", 9),
+    ("clean/web/dropped/exact_duplicate", "s4", 3),
+)
+
+
 @pytest.fixture(scope="module")
 def dry(cloud: Any) -> Any:
     """A dry run with a Dataflow that nobody can reach, and the job that it wrote."""
@@ -128,6 +142,14 @@ def dry(cloud: Any) -> Any:
 @pytest.fixture(scope="module")
 def submitted(cloud: Any, dry: Any) -> Any:
     """A launch that waited for its end, and the job as the service got it."""
+    cloud.service.metrics = [
+        {
+            "name": {"origin": "user", "name": name, "context": {"namespace": "gristmill", "step": step, **tentative}},
+            "scalar": count + len(tentative),
+        }
+        for name, step, count in COUNTED
+        for tentative in ({}, {"tentative": "true"})  # the service gives each twice
+    ]
     done = cloud.launch(cloud.recipe, *PLACES, f"--dataflow_endpoint={cloud.service.address}", "--wait")
     assert done.returncode == 0, done.stderr
     assert len(cloud.service.jobs) == 1
@@ -220,6 +242,14 @@ def test_the_service_is_asked_with_the_default_credentials_and_the_job_holds_non
     pipeline = staged(cloud, submitted.job).decode("latin-1")
     for text in (json.dumps(submitted.job), json.dumps(dry.job), pipeline, submitted.said, submitted.told, dry.said):
         assert not [secret for secret in secrets if secret in text]
+
+
+def test_who_waits_is_told_what_the_workers_counted(submitted: Any) -> None:
+    told = [line.split(" s  ", 1)[1] for line in submitted.told.splitlines() if line.startswith("  ")]
+    assert told == [
+        "clean: 3 items of scan, 1.5 k documents, 12 dropped",
+        "tokenize: 2 items of assemble, 2 items of encode, 1.49 k kept, 2 M tokens",
+    ]
 
 
 def test_the_staged_pipeline_has_every_step(cloud: Any, submitted: Any) -> None:
