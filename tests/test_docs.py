@@ -92,13 +92,18 @@ def help_of(*words: str) -> str:
     return subprocess.run(command, cwd=ROOT.parent, capture_output=True, text=True, check=True).stdout
 
 
+EVERYWHERE = ("--debug", "--log-format")
+"""Options that every command has, told once."""
+
+
 def test_the_command_line_page_lists_every_command_and_option_and_no_other() -> None:
     page = (ROOT / "docs" / "guide" / "command-line.md").read_text("utf-8")
     sections = {part.splitlines()[0]: part for part in page.split("\n## ")[1:]}
     commands = re.findall(r"^  ([a-z-]+) ", help_of().split("commands:")[1], re.MULTILINE)
     assert list(sections) == commands
+    assert all(f"`{option}" in page.split("\n## ")[0] for option in EVERYWHERE)
     assert re.findall(r"^gristmill ([a-z-]+) ", page, re.MULTILINE) == commands
     for name in commands:
-        known = set(re.findall(r"--[a-z-]+", help_of(name))) - {"--help"}
+        known = set(re.findall(r"--[a-z-]+", help_of(name))) - {"--help", *EVERYWHERE}
         assert set(re.findall(r"^\| `(--[a-z-]+)", sections[name], re.MULTILINE)) == known, name
     assert ", ".join(f"`{stage}`" for stage in STAGES) in page
