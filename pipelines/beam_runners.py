@@ -13,31 +13,46 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gristmill.formats import errors
 from gristmill.formats.errors import DataError, GristmillError, MissingExtraError, SettingsError
 from gristmill.pipelines.beam_quiet import quiet
 from gristmill.pipelines.beam_watch import WorkerGoneError, watched_workers
+from gristmill.pipelines.item_pool import usable_cores
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.runners import DASK_FLAG, is_dask
 
 __all__ = ["check_flags", "check_name", "OWN_OPTIONS", "run_beam", "run_pipeline", "worker_error"]
 
 OWN_OPTIONS = (
     *("--from", "--to", "--source", "--output", "--runner", "--max-workers"),
-    *("--verbose", "--quiet", "--debug", "--help"),
+    *("--verbose", "--quiet", "--debug", "--log-format", "--help"),
 )
 """Options of `gristmill prepare` itself, to suggest for a word that neither it nor Beam knows."""
 
 _RAISED = re.compile(r"^\s*gristmill\.[\w.]*\.(\w+Error): ", re.MULTILINE)
 _REMOTE = ("DataflowRunner", "FlinkRunner", "SparkRunner")  # their log is how a user follows the job
+_SERVED = {  # by runner that works through a server, what to do where there is none
+    "FlinkRunner": "give --job_endpoint of a Flink job server that runs, or its jar by --flink_job_server_jar",
+    "SparkRunner": "give --job_endpoint of a Spark job server that runs, or its jar by --spark_job_server_jar",
+    "PrismRunner": "give Prism's program by --prism_location, or a running one by --job_endpoint",
+    "PortableRunner": "--job_endpoint must name a job server that runs",
+}
 _CLOSED = "Channel closed prematurely"  # all that Beam says of a worker process that ended
 _WORKER = "gristmill.pipelines.beam_worker"
 
 
 def run_beam(
-    job: Job, stages: Sequence[str], runner: Any, flags: Sequence[str], *, write_manifest: bool, verbose: bool = False
+    job: Job,
+    stages: Sequence[str],
+    runner: Any,
+    flags: Sequence[str],
+    *,
+    write_manifest: bool,
+    verbose: bool = False,
+    workers: int | None = None,
 ) -> None:
     """Runs stages on a Beam runner and waits for the end.
 
@@ -48,6 +63,7 @@ def run_beam(
         flags: Beam's pipeline options as on a command line.
         write_manifest: whether to finish the corpus behind them.
         verbose: whether Beam's own log is shown.
+        workers: processes of a Dask cluster that is started for the run; None is one per core.
 
     Raises:
         SettingsError: Beam knows no such runner or option.
@@ -60,10 +76,17 @@ def run_beam(
     def build(pipeline: Any) -> None:
         build_pipeline(pipeline, job, stages, write_manifest=write_manifest)
 
-    run_pipeline(build, runner, flags, verbose=verbose)
+    run_pipeline(build, runner, flags, verbose=verbose, workers=workers)
 
 
-def run_pipeline(build: Callable[[Any], None], runner: Any, flags: Sequence[str], *, verbose: bool = False) -> None:
+def run_pipeline(
+    build: Callable[[Any], None],
+    runner: Any,
+    flags: Sequence[str],
+    *,
+    verbose: bool = False,
+    workers: int | None = None,
+) -> None:
     """Runs a pipeline on a Beam runner and waits for the end.
 
     Args:
@@ -71,6 +94,7 @@ def run_pipeline(build: Callable[[Any], None], runner: Any, flags: Sequence[str]
         runner: a Beam runner or the name of one.
         flags: Beam's pipeline options as on a command line.
         verbose: whether Beam's own log is shown.
+        workers: processes of a Dask cluster that is started for the run; None is one per core.
 
     Raises:
         SettingsError: Beam knows no such runner or option.
@@ -82,21 +106,47 @@ def run_pipeline(build: Callable[[Any], None], runner: Any, flags: Sequence[str]
 
         check_flags(flags)
         options = _options(flags)
-        chosen = _runner(runner, options, verbose=verbose) if isinstance(runner, str) else runner
+        chosen = _runner(runner, options, verbose=verbose, workers=workers) if isinstance(runner, str) else runner
         pipeline = beam.Pipeline(runner=chosen, options=options)
         build(pipeline)
         try:
             with watched_workers():
-                pipeline.run().wait_until_finish()
+                _start(pipeline, runner).wait_until_finish()
         except Exception as error:  # whatever class a runner wraps a worker's error in
             if _interrupted(error):
                 raise KeyboardInterrupt from error
-            own = worker_error(error)
+            own = worker_error(error) or _dask_error(error)
             if own is None and _CLOSED in str(error):
                 own = WorkerGoneError()
             if own is None:
                 raise
             raise own from error
+
+
+def _start(pipeline: Any, runner: Any) -> Any:
+    """Starts a pipeline; where a runner finds no server to work through, Beam tells of its own insides.
+
+    Raises:
+        SettingsError: the server cannot be started or does not answer.
+    """
+    try:
+        return pipeline.run()
+    except Exception as error:  # whatever class it is of
+        if runner not in _SERVED or _interrupted(error) or worker_error(error) is not None:
+            raise
+        said = " ".join(str(error).split()).rstrip(".")
+        raise SettingsError(
+            f"--runner {runner}: the job could not start: {said or type(error).__name__}; {_SERVED[runner]}"
+        ) from error
+
+
+def _dask_error(error: BaseException) -> GristmillError | None:
+    """Dask's own errors in our words; None for those of others."""
+    if not type(error).__module__.startswith("distributed."):
+        return None
+    from gristmill.pipelines.beam_dask import dask_error
+
+    return dask_error(error)
 
 
 def check_flags(flags: Sequence[str], *, command: str = "prepare", own: Sequence[str] = OWN_OPTIONS) -> None:
@@ -112,6 +162,9 @@ def check_flags(flags: Sequence[str], *, command: str = "prepare", own: Sequence
     """
     with quiet():
         from apache_beam.options.pipeline_options import PipelineOptions
+
+        if any(flag.startswith(DASK_FLAG) for flag in flags) and importlib.util.find_spec("distributed") is not None:
+            import apache_beam.runners.dask.dask_runner  # noqa: F401 - declares its options
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
     waiting = [PipelineOptions]
@@ -161,7 +214,7 @@ def _parsed(flags: Sequence[str], parse: Callable[[], Any]) -> Any:
         raise SettingsError(f"Beam's options {' '.join(flags)}: {complaint}") from error
 
 
-def _runner(name: str, options: Any, *, verbose: bool) -> Any:
+def _runner(name: str, options: Any, *, verbose: bool, workers: int | None = None) -> Any:
     from apache_beam.options.pipeline_options import DirectOptions
     from apache_beam.runners import PipelineRunner, create_runner
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -169,6 +222,12 @@ def _runner(name: str, options: Any, *, verbose: bool) -> Any:
 
     if name == "DataflowRunner" and importlib.util.find_spec("apitools") is None:
         raise MissingExtraError("apache-beam[gcp]", "dataflow", f"--runner {name}")
+    if is_dask(name):
+        if importlib.util.find_spec("distributed") is None:
+            raise MissingExtraError("dask[distributed]", "dask", f"--runner {name}")
+        from gristmill.pipelines.beam_dask import GristmillDaskRunner
+
+        return GristmillDaskRunner(workers or usable_cores(), verbose=verbose)
     direct = options.view_as(DirectOptions)
     if name == "FnApiRunner" and direct.direct_running_mode == "multi_processing" and not verbose:
         # The same worker that Beam would start, with its log kept to errors; it ends when this process does.
@@ -180,7 +239,7 @@ def _runner(name: str, options: Any, *, verbose: bool) -> Any:
     except (ValueError, ImportError, AttributeError, TypeError) as error:
         raise SettingsError(
             f"--runner {name}: Beam cannot make this runner: {str(error).rstrip('.')}; auto, loop, FnApiRunner, "
-            "DirectRunner, PortableRunner, FlinkRunner, SparkRunner and DataflowRunner are usual"
+            "DirectRunner, PortableRunner, DaskRunner, FlinkRunner, SparkRunner and DataflowRunner are usual"
         ) from error
     if not isinstance(runner, PipelineRunner):
         raise SettingsError(f"--runner {name}: Beam cannot make this runner: it is a {type(runner).__name__} and none")
@@ -202,8 +261,9 @@ def worker_error(error: BaseException) -> GristmillError | None:
     Runners hand on an exception of the same class with a note on the step, or the text of a traceback.
     """
     text = str(error)
+    facts: Mapping[str, Any] = {}
     if isinstance(error, GristmillError):
-        kind, message = type(error), text
+        kind, message, facts = type(error), text, error.facts
     else:
         raised = list(_RAISED.finditer(text))
         if not raised:
@@ -213,4 +273,4 @@ def worker_error(error: BaseException) -> GristmillError | None:
         message = text[raised[-1].end() :]
     own = kind.__new__(kind)
     Exception.__init__(own, message.split(" [while running", 1)[0].strip())
-    return own
+    return own.about(**facts)

@@ -21,7 +21,10 @@ __all__ = [
     "AUTO",
     "check_runner",
     "choose_runner",
+    "DASK",
+    "DASK_FLAG",
     "Executor",
+    "is_dask",
     "LOOP",
     "LOOP_BYTES",
     "RunnerChoice",
@@ -33,6 +36,12 @@ LOOP = "loop"
 
 AUTO = "auto"
 """Name that leaves the choice to `choose_runner`."""
+
+DASK = "DaskRunner"
+"""Name of Beam's runner for a Dask cluster."""
+
+DASK_FLAG = "--dask_"
+"""How the options of that runner begin."""
 
 LOOP_BYTES = 4 << 20
 """Below so much input, starting processes costs more than the work: `auto` does it all in its own."""
@@ -59,7 +68,7 @@ class RunnerChoice:
         runner: "loop", or the name of a Beam runner.
         flags: Beam's pipeline options.
         engine_threads: threads of the tokenizing engine in each process.
-        workers: processes of the plain loop.
+        workers: processes of the plain loop, or of a Dask cluster that is started for the run.
         says: the choice in words.
     """
 
@@ -104,19 +113,26 @@ def choose_runner(
         flags: Beam options given by the user; with `auto` they choose FnApiRunner.
         input_bytes: bytes of all inputs.
         splits: number of splits; more workers than splits have nothing to do.
-        max_workers: most processes of the plain loop; None is one per core for `auto`, and 1 for `loop`.
+        max_workers: most processes of the plain loop or of a Dask cluster on this machine; None is one per core for
+            `auto` and Dask, and 1 for `loop`.
 
     Raises:
-        SettingsError: the number of workers is none, or is given to a Beam runner.
+        SettingsError: the number of workers is none, or is given to a runner that has no use for it, or options of
+            Dask's are given to another runner.
     """
     if max_workers is not None and max_workers < 1:
         raise SettingsError(f"--max-workers {max_workers}: at least 1 is needed")
+    if is_dask(name):
+        return _dask(flags, splits, max_workers)
+    stray = next((flag for flag in flags if flag.startswith(DASK_FLAG)), None)
+    if stray is not None:
+        raise SettingsError(f"{stray.split('=', 1)[0]}: is an option of --runner {DASK}, but the runner is {name}")
     if name == LOOP or (name == AUTO and not flags):
         return _loop(name, input_bytes, splits, max_workers)
     if max_workers is not None:
         raise SettingsError(
-            f"--max-workers {max_workers}: is for the processes of --runner auto or loop; Beam's runners have options "
-            "of their own, such as --direct_num_workers or --max_num_workers"
+            f"--max-workers {max_workers}: is for the processes of --runner auto, loop or {DASK}; Beam's other runners "
+            "have options of their own, such as --direct_num_workers or --max_num_workers"
         )
     if name not in {AUTO, "FnApiRunner"}:
         return RunnerChoice(runner=name, flags=tuple(flags), engine_threads=1, says=f"Beam's {name}")
@@ -132,12 +148,36 @@ def choose_runner(
 def _loop(name: str, input_bytes: int, splits: int, max_workers: int | None) -> RunnerChoice:
     cores = usable_cores()
     if max_workers is None:
-        room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // WORKER_BYTES
-        max_workers = min(cores, max(1, room)) if name == AUTO and input_bytes >= LOOP_BYTES else 1
+        max_workers = _room() if name == AUTO and input_bytes >= LOOP_BYTES else 1
     workers = max(1, min(max_workers, splits))
     if workers == 1:
         return RunnerChoice(runner=LOOP, flags=(), engine_threads=cores, says=f"this process, {cores} engine threads")
     return RunnerChoice(runner=LOOP, flags=(), engine_threads=1, workers=workers, says=f"{workers} processes")
+
+
+def _room() -> int:
+    """How many processes the machine has cores and memory for."""
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // WORKER_BYTES
+    return min(usable_cores(), max(1, room))
+
+
+def is_dask(name: str) -> bool:
+    """Whether a runner's name, short or full, is that of Beam's for Dask."""
+    return name.rsplit(".", 1)[-1] == DASK
+
+
+def _dask(flags: Sequence[str], splits: int, max_workers: int | None) -> RunnerChoice:
+    where = _value(flags, "dask_client_address") or _value(flags, "dask_scheduler_file")
+    if where is not None:
+        if max_workers is not None:
+            raise SettingsError(
+                f"--max-workers {max_workers}: is for a Dask cluster on this machine, but {where} names another; that "
+                "has the workers that it was started with"
+            )
+        return RunnerChoice(runner=DASK, flags=tuple(flags), engine_threads=1, says=f"the Dask cluster of {where}")
+    workers = max(1, min(max_workers or _room(), splits))
+    says = f"a Dask cluster of {workers} process{'es' if workers > 1 else ''} on this machine"
+    return RunnerChoice(runner=DASK, flags=tuple(flags), engine_threads=1, workers=workers, says=says)
 
 
 def _value(flags: Sequence[str], option: str) -> str | None:
@@ -160,7 +200,8 @@ class Executor:
     def __init__(self, choice: RunnerChoice) -> None:
         """Starts nothing yet."""
         self._choice = choice
-        self._pool = ItemPool(choice.workers, preload=_PRELOAD) if choice.workers > 1 else None
+        pooled = choice.runner == LOOP and choice.workers > 1
+        self._pool = ItemPool(choice.workers, preload=_PRELOAD) if pooled else None
 
     def __enter__(self) -> Self:
         if self._pool is not None:
@@ -191,6 +232,11 @@ class Executor:
         own = runner == "DaskRunner" and not any(_value(flags, name) for name in _DASK_ELSEWHERE)
         return runner not in _OF_THIS_PROCESS and not embedded and not own
 
+    @property
+    def tells(self) -> bool:
+        """Whether `execute` tells by itself how far it is."""
+        return False
+
     def execute(self, job: Job, stages: Sequence[str], *, write_manifest: bool, verbose: bool = False) -> None:
         """Executes stages as chosen; imports Beam only where it is needed.
 
@@ -214,4 +260,12 @@ class Executor:
             raise MissingExtraError("apache-beam", "prepare", f"--runner {choice.runner}")
         from gristmill.pipelines.beam_runners import run_beam
 
-        run_beam(job, stages, choice.runner, choice.flags, write_manifest=write_manifest, verbose=verbose)
+        run_beam(
+            job,
+            stages,
+            choice.runner,
+            choice.flags,
+            write_manifest=write_manifest,
+            verbose=verbose,
+            workers=choice.workers,
+        )

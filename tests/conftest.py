@@ -64,6 +64,12 @@ def _beside(name: str) -> ModuleType:
     return sys.modules[name]
 
 
+@pytest.fixture(scope="session")
+def fault_injector() -> ModuleType:
+    """The module `fault_injector`."""
+    return _beside("fault_injector")
+
+
 @pytest.fixture(scope="module")
 def store() -> Iterator[Any]:
     """A `gcs_emulator.Store`: a server with an empty bucket, of which the libraries of this process do not know."""

@@ -1,8 +1,12 @@
-"""The same corpus, byte for byte, from every way of running the stages."""
+"""The same corpus, byte for byte, from every way of running the stages, on a disk and in an object store."""
 
+import hashlib
+import importlib
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -30,6 +34,7 @@ RUNNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Beam's own choice": ("DirectRunner", ()),
     "bundle based": ("BundleBasedDirectRunner", ()),
     "portable": ("PortableRunner", ("--job_endpoint=embed", "--environment_type=LOOPBACK")),
+    "processes of Dask": ("DaskRunner", ()),
     "processes without Beam": ("loop", ()),
     "auto with an option": ("auto", ("--direct_num_workers=2",)),
 }
@@ -39,8 +44,8 @@ TOP: dict[str, Any] = {
 }
 
 
-def fill(workshop: Any) -> list[dict[str, Any]]:
-    """Three sources with copies within and across, bad records, and one that is not cleaned."""
+def fill(workshop: Any, less: int = 1) -> list[dict[str, Any]]:
+    """Three sources with copies within and across, bad records, and one that is not cleaned; `less` divides them."""
     rng = random.Random(7)
     words = ["the", "quick", "fox", "né", "\n", "x = 1", "世界", "<|endoftext|>"]
     shared = [" ".join(rng.choices(words, k=30)) + str(number) for number in range(40)]
@@ -50,11 +55,11 @@ def fill(workshop: Any) -> list[dict[str, Any]]:
         return [text for pair in zip(own, rng.choices(shared + own[:5], k=count), strict=True) for text in pair]
 
     for part in range(4):
-        workshop.jsonl(f"web/{part}.jsonl", texts(60))
+        workshop.jsonl(f"web/{part}.jsonl", texts(60 // less))
     with open(workshop.folder / "web" / "2.jsonl", "ab") as file:
         file.write(b'oops\n{"text": 5}\n{"text": ""}\n')
-    workshop.write("lines/a.txt", "\n".join(text.replace("\n", " ") for text in texts(80)).encode())
-    for number in range(50):
+    workshop.write("lines/a.txt", "\n".join(text.replace("\n", " ") for text in texts(80 // less)).encode())
+    for number in range(50 // less):
         workshop.write(f"code/m{number}.py", f"# {number % 40}\ndef f():\n\treturn {number % 40}\n".encode())
     folder = workshop.folder
     return [
@@ -94,15 +99,100 @@ def loop(by_loop: Any) -> Iterator[Any]:
     shutil.rmtree(by_loop[0].folder / "out", ignore_errors=True)
 
 
+def way(name: str) -> dict[str, Any]:
+    """Options of a run by one of `RUNNERS`."""
+    runner, flags = RUNNERS[name]
+    workers = {"loop": {"max_workers": 3}, "DaskRunner": {"max_workers": 2}}.get(runner, {})
+    return {"runner": runner, "flags": flags, **workers}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNNERS)
 def test_every_runner_makes_the_same_corpus(loop: Any, name: str) -> None:
     workshop, sources, expected = loop
-    runner, flags = RUNNERS[name]
-    workers = {"max_workers": 3} if runner == "loop" else {}
-    result = workshop.prepare(*sources, options={"runner": runner, "flags": flags, **workers}, **TOP)
+    result = workshop.prepare(*sources, options=way(name), **TOP)
     assert (result.stages, result.finished) == (STAGES, True)
     assert workshop.tree() == expected
+
+
+@pytest.fixture
+def shuffled_listings(monkeypatch: pytest.MonkeyPatch) -> Random:
+    """Folders and buckets that are listed in another order each time they are asked."""
+    rng = Random(1)
+    scan, names = os.scandir, os.listdir
+
+    class Shuffled:
+        def __init__(self, path: Any = ".") -> None:
+            with scan(path) as found:
+                self.entries = iter(shuffled(list(found)))
+
+        def __iter__(self) -> Any:
+            return self.entries
+
+        def __next__(self) -> Any:
+            return next(self.entries)
+
+        def __enter__(self) -> Any:
+            return self.entries
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def close(self) -> None: ...
+
+    def shuffled(found: list[Any]) -> list[Any]:
+        return rng.sample(found, len(found))
+
+    monkeypatch.setattr(os, "scandir", Shuffled)
+    monkeypatch.setattr(os, "listdir", lambda *path: shuffled(names(*path)))
+    stored = importlib.import_module("gcsfs.core").GCSFileSystem
+    find = stored._find
+
+    async def found(self: Any, *words: Any, **options: Any) -> Any:
+        result = await find(self, *words, **options)
+        return dict(shuffled(list(result.items()))) if isinstance(result, dict) else shuffled(result)
+
+    monkeypatch.setattr(stored, "_find", found)
+    return rng
+
+
+@pytest.fixture(scope="module")
+def stored(small_splits: None, new_workshop: Callable[[], Any], store: Any) -> tuple[Any, list[Any], dict[str, str]]:
+    """A workshop, sources that lie in a store, and what the plain loop makes of the same on the disk."""
+    workshop = new_workshop()
+    sources = fill(workshop, less=6)
+    workshop.prepare(*sources, **TOP)
+    out, inputs, objects = workshop.folder / "out", str(workshop.folder), f"{store.url}/in"
+    expected = {name: hashlib.md5((out / name).read_bytes()).hexdigest() for name in workshop.tree()}
+    for path in workshop.folder.rglob("*"):
+        if path.is_file() and not path.is_relative_to(out):
+            store.put(f"in/{path.relative_to(workshop.folder).as_posix()}", path.read_bytes())
+    moved = [{**source, "files": [path.replace(inputs, objects) for path in source["files"]]} for source in sources]
+    return workshop, moved, expected
+
+
+STORED = [name for name in RUNNERS if "twice" not in name and name not in {"Beam's own choice", "auto with an option"}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STORED)
+def test_every_runner_from_a_store_to_a_store(
+    store: Any, stored: Any, bucket: str, shuffled_listings: Random, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    workshop, sources, expected = stored
+    for variable, value in store.environment.items():
+        monkeypatch.setenv(variable, value)  # for worker processes
+    output = f"out-{STORED.index(name)}"
+    result = workshop.prepare(*sources, output=f"{bucket}/{output}", options=way(name), **TOP)
+    assert (result.stages, result.finished) == (STAGES, True)
+    assert store.tree(output) == expected
+
+
+def test_the_order_of_listings_is_not_seen(loop: Any, shuffled_listings: Random) -> None:
+    workshop, sources, expected = loop
+    before = shuffled_listings.getstate()
+    workshop.prepare(*sources, **TOP)
+    assert workshop.tree() == expected
+    assert shuffled_listings.getstate() != before
 
 
 @pytest.mark.slow

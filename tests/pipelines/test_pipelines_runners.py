@@ -4,12 +4,13 @@ import io
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gristmill.formats.errors import CorpusError, DataError, InputError, SettingsError, StorageError
 from gristmill.pipelines.beam_quiet import quiet
-from gristmill.pipelines.beam_runners import check_flags, worker_error
+from gristmill.pipelines.beam_runners import check_flags, run_pipeline, worker_error
 from gristmill.pipelines.decompress import DamagedError
 from gristmill.pipelines.run_lock import working_on
 from gristmill.pipelines.runners import LOOP_BYTES, check_runner, choose_runner
@@ -75,6 +76,23 @@ class TestChoice:
         with pytest.raises(SettingsError, match="--max-workers 0: at least 1 is needed"):
             choose_runner("auto", (), LOOP_BYTES, 100, max_workers=0)
 
+    def test_of_a_dask_cluster(self) -> None:
+        own = choose_runner("DaskRunner", (), 0, 100, max_workers=2)
+        assert (own.runner, own.workers, own.engine_threads) == ("DaskRunner", 2, 1)
+        assert own.says == "a Dask cluster of 2 processes on this machine"
+        assert choose_runner("DaskRunner", (), 0, 1).workers == 1
+        flags = ("--dask_client_address=tcp://host:8786",)
+        named = choose_runner("apache_beam.runners.dask.dask_runner.DaskRunner", flags, 0, 100)
+        assert (named.runner, named.flags) == ("DaskRunner", flags)
+        assert named.says == "the Dask cluster of tcp://host:8786"
+        with pytest.raises(
+            SettingsError, match=r"--max-workers 2: is for a Dask cluster on this machine, but tcp://host"
+        ):
+            choose_runner("DaskRunner", flags, 0, 100, max_workers=2)
+        for other in ("auto", "FnApiRunner", "DirectRunner"):
+            with pytest.raises(SettingsError, match=f"--dask_client_address: is an option of .* the runner is {other}"):
+                choose_runner(other, flags, 0, 100)
+
     def test_processes_are_not_for_beam(self) -> None:
         with pytest.raises(SettingsError, match=r"--max-workers 2: is for the processes of --runner auto"):
             choose_runner("FnApiRunner", (), LOOP_BYTES, 100, max_workers=2)
@@ -106,6 +124,15 @@ class TestRefusals:
             ("--experiments=a", "--experiments", "b", "--no_save_main_session"),
             ("--region=europe-west1", "--max_num_workers=3", "--machine_type=n2-standard-8"),
             ("--job_endpoint=embed", "--environment_type=LOOPBACK"),
+            ("--job_endpoint=host:8099", "--artifact_endpoint=host:8098", "--job_server_timeout=300"),
+            ("--environment_type=DOCKER", "--environment_config=image", "--sdk_worker_parallelism=4"),
+            ("--environment_type=EXTERNAL", "--environment_config=localhost:50000"),
+            ("--flink_master=host:8081", "--flink_version=2.0", "--flink_submit_uber_jar", "--parallelism=8"),
+            ("--flink_job_server_jar=/jars/flink.jar", "--max_parallelism=128"),
+            ("--spark_master_url=spark://host:7077", "--spark_job_server_jar=/jars/spark.jar"),
+            ("--spark_submit_uber_jar", "--spark_rest_url=http://host:6066", "--output_executable_path=/tmp/job.jar"),
+            ("--prism_location=/bin/prism", "--prism_log_level=warn"),
+            ("--dask_client_address=tcp://host:8786", "--dask_connection_timeout=5", "--dask_npartitions=16"),
         ],
     )
     def test_options_of_beam(self, flags: tuple[str, ...]) -> None:
@@ -132,6 +159,54 @@ class TestRefusals:
         with pytest.raises(SettingsError, match=says):
             check_flags(flags)
         assert capfd.readouterr() == ("", "")
+
+
+class TestNoServer:
+    """Runners that work through a server which is not there."""
+
+    @pytest.mark.parametrize(
+        ("runner", "flags", "says"),
+        [
+            (
+                "FlinkRunner",
+                ("--flink_job_server_jar=no-such.jar",),
+                'the job could not start: .*"no-such.jar".*; give --job_endpoint of a Flink job server that runs, or',
+            ),
+            (
+                "SparkRunner",
+                ("--spark_submit_uber_jar",),
+                "the job could not start: .*; give --job_endpoint of a Spark",
+            ),
+            ("PrismRunner", ("--prism_location=/no/such/prism",), "the job could not start: .*; give Prism's"),
+            (
+                "PortableRunner",
+                (),
+                "the job could not start: .*; --job_endpoint must name a job server that runs$",
+            ),
+            (
+                "PortableRunner",
+                ("--job_endpoint=localhost:1", "--job_server_timeout=1"),
+                "the job could not start: .*; --job_endpoint must name a job server that runs$",
+            ),
+            (
+                "DaskRunner",
+                ("--dask_client_address=tcp://localhost:1", "--dask_connection_timeout=1"),
+                r"no Dask scheduler answers at tcp://localhost:1 \(.*\); start one with `dask scheduler`",
+            ),
+            ("DaskRunner", ("--dask_client_address=nonsense://x",), "no Dask scheduler answers at nonsense://x"),
+        ],
+    )
+    def test_is_told_of_in_a_sentence(self, runner: str, flags: tuple[str, ...], says: str) -> None:
+        with pytest.raises(SettingsError, match=f"^--runner {runner}: {says}") as error:
+            run_pipeline(lambda pipeline: pipeline | beam_create(), runner, flags)
+        assert "\n" not in str(error.value)
+
+
+def beam_create() -> Any:
+    """A step for a pipeline to have."""
+    import apache_beam as beam
+
+    return beam.Create([1])
 
 
 class TestWorkerError:

@@ -19,7 +19,6 @@ TOP: dict[str, Any] = {
     "index": {"sequence_length": 32, "samples": 50, "splits": "80,10,10"},
 }
 LOOP = ("--runner", "loop", "--quiet")
-PROCESSES = ("--runner", "FnApiRunner", "--direct_num_workers=2", "--direct_running_mode=multi_processing", "--quiet")
 
 
 def files(workshop: Any) -> dict[str, bytes]:
@@ -58,13 +57,12 @@ def by_disk(store: Any, new_workshop: Callable[[], Any]) -> tuple[Any, dict[str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("from_store", [False, True], ids=["from disk", "from store"])
-@pytest.mark.parametrize("runner", [LOOP, PROCESSES], ids=["loop", "processes"])
-def test_a_corpus_in_a_store_is_the_same(store: Any, by_disk: Any, from_store: bool, runner: tuple[str, ...]) -> None:
+def test_a_corpus_in_a_store_is_the_same(store: Any, by_disk: Any, from_store: bool) -> None:
     workshop, expected = by_disk
-    name = f"out-{from_store}-{len(runner)}"
+    name = f"out-{from_store}"
     folder = f"{store.url}/in" if from_store else str(workshop.folder / "in")
     recipe = workshop.recipe(*sources(folder), output=f"{store.url}/{name}", **TOP)
-    done = workshop.cli("prepare", recipe, *runner, **store.environment)
+    done = workshop.cli("prepare", recipe, *LOOP, **store.environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert store.tree(name) == expected
     again = workshop.cli("prepare", recipe, "--runner", "loop", **store.environment)
