@@ -151,7 +151,7 @@ def _line(record: logging.LogRecord, *, shared: bool) -> bytes:
         "level": record.levelname.lower(),
         "logger": record.name,
         "event": getattr(record, "event", "message"),
-        "message": record.getMessage(),
+        "message": record.getMessage().strip(),
     }
     value |= {name: entry for name, entry in getattr(record, "fields", {}).items() if name not in _RESERVED}
     if record.exc_info and record.exc_info[0] is not None:
