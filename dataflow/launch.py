@@ -81,7 +81,8 @@ def run(arguments: argparse.Namespace, beam_flags: list[str]) -> int:
         _dry_run(draft, stages, flags, workers, given)
         return 0
     executor = DataflowExecutor(flags, workers.min_ram_bytes, wait=arguments.wait)
-    execute_draft(draft, options, executor, began=began)
+    if not execute_draft(draft, options, executor, began=began).stages:
+        executor.leave_nothing()
     return 0
 
 

@@ -179,6 +179,24 @@ class DataflowExecutor(Executor):
         if state != "DONE":
             raise DataError(f"job {self.job_id} ended as {state}; its page says why, and a rerun goes on from there")
 
+    def leave_nothing(self) -> None:
+        """Leaves a job without work where a Flex Template's launcher must leave one; elsewhere does nothing.
+
+        To the service, a launcher that ends without a job has failed, so a scheduler would take what is finished for a
+        failure.
+        """
+        options = pipeline_options(self._flags)
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+        place = options.view_as(GoogleCloudOptions).template_location
+        if place and place.endswith(_FLEX_JOB):
+            with quiet():
+                pipeline = beam.Pipeline(options=options)
+                _ = pipeline | "Nothing to do" >> beam.Create([0])
+                pipeline.run()
+            event("template", f"template {place}, which does nothing", template=place)
+
 
 def _build(
     pipeline: Any, job: Job, stages: Sequence[str], min_ram_bytes: Mapping[str, int], *, write_manifest: bool

@@ -156,6 +156,15 @@ def submitted(cloud: Any, dry: Any) -> Any:
     return SimpleNamespace(said=done.stdout, told=done.stderr, job=cloud.service.jobs[0])
 
 
+@pytest.fixture(scope="module")
+def local(cloud: Any) -> str:
+    """The corpus that this machine makes of the recipe, in the store; its name there."""
+    output = f"{cloud.store.url}/local"
+    done = cloud.workshop.cli("prepare", cloud.recipe, "--runner=loop", "--output", output, **cloud.environment)
+    assert done.returncode == 0, done.stderr
+    return "local"
+
+
 def pool(job: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = job["environment"]["workerPools"][0]
     return found
@@ -164,7 +173,12 @@ def pool(job: dict[str, Any]) -> dict[str, Any]:
 def staged(cloud: Any, job: dict[str, Any]) -> bytes:
     """The pipeline that a job names, out of the store."""
     url = job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
-    name = urllib.parse.quote(url.removeprefix("gs://test-bucket/"), safe="")
+    return held(cloud, url.removeprefix("gs://test-bucket/"))
+
+
+def held(cloud: Any, name: str) -> bytes:
+    """An object of the store."""
+    name = urllib.parse.quote(name, safe="")
     with urllib.request.urlopen(f"{cloud.store.address}/storage/v1/b/test-bucket/o/{name}?alt=media") as answer:
         data: bytes = answer.read()
         return data
@@ -260,11 +274,7 @@ def test_the_staged_pipeline_has_every_step(cloud: Any, submitted: Any) -> None:
     assert set(STEPS) <= names
 
 
-def test_the_staged_pipeline_gives_the_corpus_of_this_machine(cloud: Any, submitted: Any) -> None:
-    local = cloud.workshop.cli(
-        "prepare", cloud.recipe, "--runner", "loop", "--output", f"{cloud.store.url}/local", **cloud.environment
-    )
-    assert local.returncode == 0, local.stderr
+def test_the_staged_pipeline_gives_the_corpus_of_this_machine(cloud: Any, submitted: Any, local: str) -> None:
     assert "out/manifest.json" not in cloud.store.names("")
     pipeline = cloud.workshop.folder / "pipeline.pb"
     pipeline.write_bytes(staged(cloud, submitted.job))
@@ -279,7 +289,26 @@ def test_the_staged_pipeline_gives_the_corpus_of_this_machine(cloud: Any, submit
     assert done.returncode == 0, done.stderr[-3000:]
     found = cloud.store.tree("out")
     assert "manifest.json" in found
-    assert found == cloud.store.tree("local")
+    assert found == cloud.store.tree(local)
+
+
+def test_a_template_of_a_finished_corpus_leaves_a_job_without_work(cloud: Any, local: str) -> None:
+    """The service takes a launcher that leaves no job for one that failed."""
+    from apache_beam.portability.api import beam_runner_api_pb2
+
+    before = cloud.store.names(f"{local}/")
+    place = "launches/1/job_object"
+    done = cloud.launch(
+        f"--recipe={cloud.recipe}", *PLACES, f"--output={cloud.store.url}/{local}",
+        f"--template_location={cloud.store.url}/{place}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "nothing to do: " in done.stderr
+    pipeline = beam_runner_api_pb2.Pipeline.FromString(staged(cloud, json.loads(held(cloud, place))))
+    steps = [step for step in pipeline.components.transforms.values() if not step.subtransforms]
+    names = {step.unique_name.split("/")[0] for step in steps}
+    assert names == {"Nothing to do"}
+    assert cloud.store.names(f"{local}/") == before
     assert not cloud.store.names("out/_stages/holder"), "the last step ended the run's hold"
 
 
