@@ -13,7 +13,7 @@ from gristmill.formats.fingerprint import canonical_json
 from gristmill.formats.receipts import item_receipt_path, read_receipt
 from gristmill.formats.storage import remove, write_bytes
 from gristmill.pipelines.job import Job
-from gristmill.pipelines.plan import Plan, Split, read_plan
+from gristmill.pipelines.plan import Split, planned_splits
 
 __all__ = ["copy_rejects_path", "paragraph_rejects_path", "Sample", "Survivors", "write_copy_samples"]
 
@@ -73,7 +73,7 @@ def write_copy_samples(job: Job, name: str, samples: list[Sample]) -> None:
     if not samples:
         remove(job.path(name))
         return
-    places = _Places(job, read_plan(job.corpus))
+    places = _Places(job)
     write_bytes(job.path(name), b"".join(canonical_json(_shown(sample, places)) + b"\n" for sample in samples))
 
 
@@ -89,9 +89,9 @@ def _shown(sample: Sample, places: "_Places") -> dict[str, Any]:
 class _Places:
     """Says in which file a document lies, reading the receipt of a split's scan where it is of several files."""
 
-    def __init__(self, job: Job, plan: Plan) -> None:
+    def __init__(self, job: Job) -> None:
         self._job = job
-        self._splits = plan.splits
+        self._splits = planned_splits(job.corpus, job.plan_digest)
         self._ends: dict[int, list[int]] = {}
 
     def of(self, rank: int, *, with_source: bool = False) -> str:

@@ -84,7 +84,7 @@ def later_copies(groups: Iterable[bytes]) -> list[tuple[int, bytes]]:
 
 def write_drops(
     job: Job, split: Split, scan: dict[str, Any], losers: Iterable[bytes], near_losers: Iterable[bytes] = ()
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Writes a split's list of dropped records, and a sample of them that names what stays in their place.
 
     Args:

@@ -91,10 +91,8 @@ def _clean(job: Job, splits: Sequence[Split], do: _Map) -> None:
         for number, records in later_copies(keys_of_group):
             losers.setdefault(number, []).append(records)
     near = _near_losers(job, wanted, do)
-    drops = [
-        write_drops(job, split, scan, losers.get(split.number, []), near.get(split.number, []))
-        for split, scan in zip(wanted, scans, strict=True)
-    ]
+    lost = [(losers.get(split.number, []), near.get(split.number, [])) for split in wanted]
+    drops = do(partial(while_held, _drop, job), list(zip(wanted, scans, lost, strict=True)))
     cuts = _cuts(job, wanted, do)
     if job.source is None:
         close_clean(job, scans, drops, cuts)
@@ -108,9 +106,18 @@ def _cuts(job: Job, splits: Sequence[Split], do: _Map) -> list[dict[str, Any]]:
     partitions = paragraph_partitions(job, cut)
     losers: dict[int, list[bytes]] = {}
     for found in do(partial(paragraph_losers, job, cut, partitions), range(partitions)):
-        for number, packed in found:
-            losers.setdefault(number, []).append(packed)
-    return [write_cuts(job, split, losers.get(split.number, [])) for split in cut]
+        for split_number, packed in found:
+            losers.setdefault(split_number, []).append(packed)
+    return do(partial(while_held, _cut, job), [(split, losers.get(split.number, [])) for split in cut])
+
+
+def _drop(job: Job, item: tuple[Split, dict[str, Any], tuple[list[bytes], list[bytes]]]) -> dict[str, Any]:
+    split, scan, (losers, near_losers) = item
+    return write_drops(job, split, scan, losers, near_losers)
+
+
+def _cut(job: Job, item: tuple[Split, list[bytes]]) -> dict[str, Any]:
+    return write_cuts(job, *item)
 
 
 def _near_losers(job: Job, splits: Sequence[Split], do: _Map) -> dict[int, list[bytes]]:

@@ -10,7 +10,7 @@ from gristmill.formats.storage import read_bytes, read_range
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.near_pairs import PAIR_DTYPE
 from gristmill.pipelines.near_scan import NEAR_DTYPE, near_path
-from gristmill.pipelines.plan import Split, read_plan
+from gristmill.pipelines.plan import Split, planned_splits
 
 __all__ = ["similarities", "verify_pairs"]
 
@@ -49,7 +49,7 @@ def similarities(job: Job, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     Returns:
         [pairs] float64.
     """
-    splits = read_plan(job.corpus).splits
+    splits = planned_splits(job.corpus, job.plan_digest)
     others = _Side(job, splits[int(second[0] >> np.uint64(32))], second)
     found = np.empty(len(first))
     owners = first >> np.uint64(32)

@@ -25,7 +25,7 @@ from gristmill.pipelines.paragraph_scan import (
     read_paragraphs_between,
 )
 from gristmill.pipelines.paragraphs import trailing
-from gristmill.pipelines.plan import Split, read_plan
+from gristmill.pipelines.plan import Split, planned_splits
 from gristmill.pipelines.records import SAMPLES_PER_REASON
 from gristmill.pipelines.scan import RANKED_DTYPE, read_keys
 
@@ -223,7 +223,8 @@ class _Verdict:
 
     def _line(self, rank: int) -> np.void:
         """What `.lines` of its split says of a paragraph."""
-        path = paragraph_path(self._job, read_plan(self._job.corpus).splits[rank >> 32], "lines")
+        split = planned_splits(self._job.corpus, self._job.plan_digest)[rank >> 32]
+        path = paragraph_path(self._job, split, "lines")
         data = read_range(path, (rank & 0xFFFFFFFF) * LINE_DTYPE.itemsize, LINE_DTYPE.itemsize)
         line: np.void = np.frombuffer(data, LINE_DTYPE)[0]
         return line

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ __all__ = [
     "Plan",
     "PLAN_NAME",
     "plan_run",
+    "planned_splits",
     "read_plan",
     "Split",
     "SPLIT_BYTES",
@@ -270,3 +272,16 @@ def read_plan(corpus: str) -> Plan:
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(f"{path}: damaged plan ({type(error).__name__}: {error}); start the run again") from error
     return Plan(inputs=inputs, splits=splits, cut=cut)
+
+
+@lru_cache(maxsize=1)
+def planned_splits(corpus: str, plan_digest: str) -> tuple[Split, ...]:
+    """The splits of a run, by number, read once by a process that asks again.
+
+    Raises:
+        FormatError: the plan in the corpus is damaged, or that of another run.
+    """
+    plan = read_plan(corpus)
+    if plan.digest() != plan_digest:
+        raise FormatError(f"{join(corpus, PLAN_NAME)}: is the plan of another run by now; start the run again")
+    return plan.splits

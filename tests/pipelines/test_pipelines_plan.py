@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.formats.errors import InputError
+from gristmill.formats.errors import FormatError, InputError
 from gristmill.formats.recipe import Recipe, parse_recipe
 from gristmill.pipelines import plan as module
-from gristmill.pipelines.plan import Plan, plan_run, read_plan, write_plan
+from gristmill.pipelines.plan import Plan, plan_run, planned_splits, read_plan, write_plan
 
 
 def recipe(*sources: dict[str, Any]) -> Recipe:
@@ -194,6 +194,9 @@ def test_a_plan_is_read_back(put: Callable[[str, int], str], tmp_path: Path, sma
     plan = planned({"files": [put("a.jsonl", 2500), put("b.txt", 10)]}, {"files": [put("c.py", 10)]})
     write_plan(str(tmp_path / "out"), plan)
     assert read_plan(str(tmp_path / "out")) == plan
+    assert planned_splits(str(tmp_path / "out"), plan.digest()) == plan.splits
+    with pytest.raises(FormatError, match=r"plan\.json: is the plan of another run by now; start the run again"):
+        planned_splits(str(tmp_path / "out"), "another")
 
 
 def test_the_own_output_is_no_input(tmp_path: Path) -> None:
