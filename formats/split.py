@@ -32,6 +32,8 @@ def parse_split(text: str) -> tuple[float, float, float]:
     Raises:
         SettingsError: the text breaks a rule; the message names the part, the rule and the remedy.
     """
+    if not isinstance(text, str):
+        raise SettingsError(f"split {text!r}: no text; {_REMEDY}")
     if not text.strip():
         raise SettingsError(f"split {text!r}: empty; {_REMEDY}")
     parts = [part.strip(" ") for part in text.split(",")]

@@ -2,20 +2,22 @@
 
 import os.path
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gristmill.formats.data_sources import DataSource
-from gristmill.formats.data_spec import DataEntry
+from gristmill.formats.data_spec import DataEntry, parse_data_spec
+from gristmill.formats.errors import SettingsError
 from gristmill.formats.schedule import Phase
 from gristmill.formats.storage import is_local, local_path
 from gristmill.formats.token_shards import TokenShard
 from gristmill.runtime.shards import Shard
+from gristmill.runtime.whole_number import whole_number
 
-__all__ = ["absolute_entry", "folder_of", "phases_of", "shards_of", "warn_without_eod"]
+__all__ = ["absolute_entry", "entries_of", "folder_of", "phases_of", "shards_of", "warn_without_eod"]
 
 _DOCUMENTS_LOOKED_AT, _SHARDS_LOOKED_AT = 32, 8
 
@@ -26,7 +28,37 @@ def phases_of(schedule: Mapping[int, Sequence[float]] | None) -> tuple[Phase, ..
     Raises:
         SettingsError: a phase breaks a rule.
     """
-    return tuple(Phase(start, tuple(map(float, weights))) for start, weights in sorted((schedule or {}).items()))
+    rule = "the rule is {first sample: one weight for each source}, for example {50_000: (0.1, 0.9)}"
+    if not isinstance(schedule, Mapping | None):
+        raise SettingsError(f"schedule is {schedule!r:.80}; {rule}")
+    found = []
+    for start, weights in (schedule or {}).items():
+        try:
+            phase = tuple(map(float, weights))
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"schedule: weights from sample {start!r} on are {weights!r:.80}; {rule}") from error
+        found.append(Phase(whole_number("a first sample of a schedule", start), phase))
+    return tuple(sorted(found, key=lambda phase: phase.from_sample))
+
+
+def entries_of(spec: str | os.PathLike[str] | Sequence[DataEntry]) -> tuple[DataEntry, ...]:
+    """The entries that name data: of a line of text, of one path, or as they are.
+
+    Raises:
+        SettingsError: the text breaks a rule, or it is none of these.
+    """
+    if isinstance(spec, str):
+        return parse_data_spec(spec)
+    if isinstance(spec, os.PathLike):
+        return (DataEntry(paths=(os.fspath(spec),)),)
+    entries = tuple(spec) if isinstance(spec, Iterable) else (spec,)
+    wrong = next((entry for entry in entries if not isinstance(entry, DataEntry)), None)
+    if wrong is not None or not entries:
+        raise SettingsError(
+            f'the data are {spec!r:.80}; name them by a path, by a line of text, "path[,weight][;...]", or by entries '
+            "of gristmill.formats.data_spec"
+        )
+    return entries
 
 
 def folder_of(path: str | os.PathLike[str] | None) -> str | None:

@@ -14,11 +14,11 @@ from jax.sharding import Sharding
 from gristmill.formats.errors import SettingsError
 from gristmill.runtime.delivery import BatchPlan, plan_batch
 from gristmill.runtime.device_fields import DeviceFields
-from gristmill.runtime.fields import FieldOptions
+from gristmill.runtime.fields import FieldOptions, options_or_default
 from gristmill.runtime.host_fields import HostFields
 from gristmill.runtime.naming import Naming, check_naming
 from gristmill.runtime.row_batches import LastBatch, RowBatches
-from gristmill.runtime.streams import Stream
+from gristmill.runtime.streams import Stream, require_stream
 
 __all__ = ["Batch", "Place", "TokenBatches"]
 
@@ -105,12 +105,13 @@ class TokenBatches(RowBatches):
             SettingsError: G does not divide evenly over the devices, is larger than the stream, or another argument is
                 out of range.
         """
+        require_stream(stream)
+        options = options_or_default(options)
         self.plan = plan_batch(sharding, global_batch, stream.sequence_length, microbatches=microbatches, zigzag=zigzag)
-        options = FieldOptions() if options is None else options
         self._fields = _maker(stream, self.plan, options, fields, check_naming(naming))
         super().__init__(
             stream,
-            global_batch,
+            self.plan.global_batch,
             self.plan.rows,
             self._fields,
             options=options,

@@ -33,6 +33,7 @@ from gristmill.runtime.provenance import CorpusProvenance
 from gristmill.runtime.reader import RowReader
 from gristmill.runtime.row_index import RowIndex
 from gristmill.runtime.streams import MegatronStream, PaddedMegatronStream
+from gristmill.runtime.whole_number import whole_or_none
 from gristmill.runtime.window_stream import WindowStream
 from gristmill.runtime.windows import WindowOptions, corpus_windows
 
@@ -112,6 +113,8 @@ class Corpus:
         Warns:
             UserWarning: what was built cannot be written; it is in memory.
         """
+        sequence_length = whole_or_none("sequence_length", sequence_length)
+        seed, samples = whole_or_none("seed", seed), whole_or_none("samples", samples)
         if samples is not None and samples < 1:
             raise SettingsError(f"samples must be at least 1, not {samples}; leave it out for those of the index set")
         options = object_storage(storage, cache_dir, cache_bytes)
@@ -179,9 +182,9 @@ class Corpus:
             self.manifest,
             None if own is None else read_set(join(self.folder, INDICES_FOLDER, own)).settings,
             split=split,
-            sequence_length=sequence_length,
-            seed=seed,
-            samples=samples,
+            sequence_length=whole_or_none("sequence_length", sequence_length),
+            seed=whole_or_none("seed", seed),
+            samples=whole_or_none("samples", samples),
             options=WindowOptions() if options is None else options,
             max_open_shards=max_open_shards,
             backend=backend,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gristmill.formats.errors import SettingsError
 from gristmill.runtime.array_entry import ArrayEntry
+from gristmill.runtime.whole_number import whole_number
 
 __all__ = ["BatchPlan", "plan_batch", "zigzag_columns"]
 
@@ -190,8 +191,7 @@ def plan_batch(
             f"sharding is a {type(sharding).__name__}; it must be a jax.sharding.Sharding, for example "
             'NamedSharding(mesh, PartitionSpec("data"))'
         )
-    if isinstance(global_batch, bool) or not isinstance(global_batch, int) or global_batch < 1:
-        raise SettingsError(f"global_batch must be a whole number of rows of at least 1, not {global_batch!r}")
+    global_batch = whole_number("global_batch", global_batch, 1, of="rows")
     groups = _microbatches(microbatches, global_batch)
     shape = (global_batch // groups, sequence_length)
     if isinstance(sharding, NamedSharding) and len(sharding.spec) > len(shape):
@@ -215,7 +215,7 @@ def plan_batch(
     return BatchPlan(
         global_batch=global_batch,
         sequence_length=sequence_length,
-        microbatches=microbatches,
+        microbatches=None if microbatches is None else groups,
         sharding=sharding if microbatches is None else _of_microbatches(sharding),
         rows=(first + np.flatnonzero(mine)).ravel(),
         places={start: slice(before[start], before[stop]) for start, stop in bounds},
@@ -227,8 +227,7 @@ def _microbatches(microbatches: int | None, global_batch: int) -> int:
     """How many groups of rows a batch has."""
     if microbatches is None:
         return 1
-    if isinstance(microbatches, bool) or not isinstance(microbatches, int) or microbatches < 1:
-        raise SettingsError(f"microbatches must be a whole number of at least 1, or None, not {microbatches!r}")
+    microbatches = whole_number("microbatches", microbatches, 1, or_none=True)
     if global_batch % microbatches:
         raise SettingsError(
             f"global_batch {global_batch} cannot be cut into {microbatches} microbatches: it must be a multiple of them"

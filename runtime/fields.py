@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gristmill.formats.errors import DataError, SettingsError
 from gristmill.formats.fingerprint import digest, short
 from gristmill.runtime.boundaries import OverLimit, cumulative_lengths, eod_starts, keep_starts, segment_bound
+from gristmill.runtime.whole_number import whole_number
 
 __all__ = [
     "Boundaries",
@@ -25,6 +26,7 @@ __all__ = [
     "FieldOptions",
     "ids_fit",
     "make_fields",
+    "options_or_default",
     "padding_of",
     "segment_starts",
 ]
@@ -45,6 +47,7 @@ CU_SEQLENS = "cu_seqlens"
 Boundaries = Literal["eod", "index"]
 """What tells documents apart: EOD ids among the inputs, or the index that the rows were made from."""
 
+_SWITCHES = ("reset_attention_mask", "reset_position_ids", "eod_mask_loss", CU_SEQLENS)
 _FIRST = ("reset_attention_mask", "reset_position_ids", "eod_mask_loss", "max_segments_per_sample")
 
 
@@ -80,6 +83,11 @@ class FieldOptions:
     cu_seqlens: bool = False
 
     def __post_init__(self) -> None:
+        for name in _SWITCHES:  # the text "false" would be true
+            if not isinstance(getattr(self, name), bool):
+                raise SettingsError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        for name in ("max_segments_per_sample", "segment_limit"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         if self.max_segments_per_sample < 0:
             raise SettingsError(
                 f"max_segments_per_sample must be at least 0, not {self.max_segments_per_sample}; 0 keeps every segment"
@@ -111,6 +119,19 @@ class FieldOptions:
     def segments(self, sequence_length: int) -> int:
         """K: most segments that a row of L inputs can have; `cu_seqlens` has K + 1 entries for each row."""
         return segment_bound(sequence_length, self.max_segments_per_sample, self.segment_limit)
+
+
+def options_or_default(options: FieldOptions | None) -> FieldOptions:
+    """The options given, or the defaults.
+
+    Raises:
+        SettingsError: they are something else.
+    """
+    if options is None:
+        return FieldOptions()
+    if not isinstance(options, FieldOptions):
+        raise SettingsError(f"options are {options!r:.80}; give FieldOptions(...), or None for the defaults")
+    return options
 
 
 def segment_starts(

@@ -142,7 +142,9 @@ class FileCache:
                 descriptor = os.open(path + _PART, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             part = CachedFile(path + _PART, descriptor)
             try:
-                if not _locked(descriptor):
+                with self._named("be locked"):
+                    mine = _locked(descriptor)
+                if not mine:
                     if (stopped or threading.Event()).wait(_LOOK_SECONDS):
                         raise StorageError(f"{path}: given up waiting for another process, the stream was closed")
                 elif _is_at(descriptor, part.path):  # else it was renamed or removed between opening and locking

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import grain
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gristmill.formats.errors import SettingsError
-from gristmill.runtime.fields import FieldOptions
+from gristmill.runtime.fields import FieldOptions, options_or_default
 from gristmill.runtime.naming import Naming, check_naming
 from gristmill.runtime.raw_rows import RawRows
 from gristmill.runtime.row_batches import LastBatch, RowBatches
-from gristmill.runtime.streams import Stream
+from gristmill.runtime.streams import Stream, require_stream
+from gristmill.runtime.whole_number import whole_number
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -66,12 +67,35 @@ def mesh_rows(global_batch: int, mesh: "Mesh", process_index: int) -> NDArray[np
 
 def _blocks(global_batch: int, places: list[int], count: int, what: str) -> NDArray[np.int64]:
     """The rows of some of `count` equal blocks."""
-    if isinstance(global_batch, bool) or not isinstance(global_batch, int) or global_batch < 1:
-        raise SettingsError(f"global_batch must be a whole number of rows of at least 1, not {global_batch!r}")
-    if global_batch % count:
-        raise SettingsError(f"global_batch {global_batch} cannot be dealt out to {count} {what}: make it a multiple")
-    size = global_batch // count
+    batch = whole_number("global_batch", global_batch, 1, of="rows")
+    if batch % count:
+        raise SettingsError(f"global_batch {batch} cannot be dealt out to {count} {what}: make it a multiple")
+    size = batch // count
     return (np.array(places, np.int64)[:, None] * size + np.arange(size)).ravel()
+
+
+def _checked_rows(rows: ArrayLike, global_batch: int) -> NDArray[np.int64]:
+    """Rows of a batch, int64 [R]; others would be read from the batches before or behind it, in silence.
+
+    Raises:
+        SettingsError: there are none such, or one is there twice.
+    """
+    found = np.asarray(rows)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise SettingsError(
+            f"rows are {found.dtype} of shape {found.shape}; the rule is a list of integers, such as host_rows and "
+            "mesh_rows give"
+        )
+    found = found.astype(np.int64)
+    bad = found[(found < 0) | (found >= global_batch)]
+    if bad.size:
+        raise SettingsError(
+            f"row {bad[0]} is not in a batch of {global_batch}, whose rows are numbered from 0; see host_rows and "
+            "mesh_rows"
+        )
+    if len(np.unique(found)) < len(found):
+        raise SettingsError(f"rows {found.tolist()!s:.80} name one twice; each process reads a row of a batch once")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +152,7 @@ class HostBatches(grain.IterDataset):  # type: ignore[misc]  # Grain ships no ty
         stream: Stream,
         global_batch: int,
         *,
-        rows: NDArray[np.int64],
+        rows: ArrayLike,
         options: FieldOptions | None = None,
         naming: Naming = "maxtext",
         last_batch: LastBatch = "drop",
@@ -142,7 +166,8 @@ class HostBatches(grain.IterDataset):  # type: ignore[misc]  # Grain ships no ty
         Args:
             stream: where the rows come from.
             global_batch: G.
-            rows: int64 [R], which rows of a batch this process reads: see `host_rows` and `mesh_rows`.
+            rows: int64 [R], which rows of a batch this process reads, each 0 to G - 1 and once: see `host_rows` and
+                `mesh_rows`.
             options: how the fields are made; None takes the defaults of `FieldOptions`.
             naming: ``maxtext`` for the six fields, int32 [R, L]; ``megatron`` for Megatron's names and dtypes.
             last_batch: what becomes of the last rows where they are fewer than G.
@@ -155,10 +180,11 @@ class HostBatches(grain.IterDataset):  # type: ignore[misc]  # Grain ships no ty
             SettingsError: an argument is out of range.
         """
         super().__init__()
+        require_stream(stream)
         self.stream = stream
-        self.global_batch = global_batch
-        self.rows = rows
-        self.options = FieldOptions() if options is None else options
+        self.global_batch = whole_number("global_batch", global_batch, 1, of="rows")
+        self.rows = _checked_rows(rows, self.global_batch)
+        self.options = options_or_default(options)
         self.naming = check_naming(naming)
         self._how: dict[str, Any] = {
             "last_batch": last_batch,

@@ -145,10 +145,7 @@ def _expansion(value: Any) -> str | None:
 _SETTINGS: dict[str, tuple[Any, _Check]] = {
     "dataset_type": ("grain", _must_be("grain", "the data come through its Grain pipeline")),
     "grain_file_type": (_MISSING, _file_type),
-    "grain_train_files": (
-        _MISSING,
-        lambda value: _text(value) or (None if value.strip() else "is empty; name the data"),
-    ),
+    "grain_train_files": (_MISSING, _named_data),
     "grain_eval_files": ("", _text),
     "max_target_length": (_MISSING, _whole(1)),
     "global_batch_size_to_load": (_MISSING, _whole(1)),

@@ -15,14 +15,14 @@ from gristmill.formats.adopted_plan import OrderRequest, plan_order
 from gristmill.formats.blend_store import BlendRequest, find_blend
 from gristmill.formats.caches import Caches, ForeignCaches
 from gristmill.formats.data_sources import DataSource, agreed_ids, open_data_sources
-from gristmill.formats.data_spec import DataEntry, parse_data_spec
+from gristmill.formats.data_spec import DataEntry
 from gristmill.formats.documents import Unit, check_unit
 from gristmill.formats.errors import CorpusError, GristmillError
 from gristmill.formats.index_blend import BlendIndices
 from gristmill.formats.index_order import order_fingerprint, order_history
 from gristmill.formats.indices import MemberIndices
 from gristmill.formats.order_facts import order_facts
-from gristmill.runtime.adopted_data import absolute_entry, folder_of, phases_of, shards_of, warn_without_eod
+from gristmill.runtime.adopted_data import absolute_entry, entries_of, folder_of, phases_of, shards_of, warn_without_eod
 from gristmill.runtime.backends import Backend
 from gristmill.runtime.object_storage import ObjectStorage, StorageMode, object_storage
 from gristmill.runtime.presets import Parity, order_departures, warn_departures
@@ -31,12 +31,13 @@ from gristmill.runtime.reader import RowReader
 from gristmill.runtime.remote_access import RemoteAccess, open_access
 from gristmill.runtime.row_index import Member, RowIndex
 from gristmill.runtime.streams import MegatronStream, PaddedMegatronStream
+from gristmill.runtime.whole_number import whole_number, whole_or_none
 
 __all__ = ["open_megatron"]
 
 
 def open_megatron(
-    spec: str | Sequence[DataEntry],
+    spec: str | os.PathLike[str] | Sequence[DataEntry],
     *,
     sequence_length: int,
     eod_id: int | None = None,
@@ -66,8 +67,8 @@ def open_megatron(
     split and number of samples; with ``granularity="document"`` those of MaxText's reader with `mmap_split_sentences`.
 
     Args:
-        spec: the data: ``"[index_folder|]path[:path...][,weight][;...]"``, see `gristmill.formats.data_spec`, or its
-            entries.
+        spec: the data: ``"[index_folder|]path[:path...][,weight][;...]"``, see `gristmill.formats.data_spec`; a path
+            object; or entries.
         sequence_length: L; a row holds one token more.
         eod_id: id that closes a document; None only for raw shards, whose manifest names it.
         seed: of every shuffle.
@@ -114,16 +115,16 @@ def open_megatron(
     """
     if parity is not None:
         warn_departures(parity, order_departures(parity, seed=seed, granularity=granularity, surplus=surplus))
-    entries = parse_data_spec(spec) if isinstance(spec, str) else tuple(spec)
+    eod_id, vocabulary = whole_or_none("eod_id", eod_id), whole_or_none("vocabulary", vocabulary)
     opening = _Opening(
-        entries=tuple(absolute_entry(entry) for entry in entries),
+        entries=tuple(absolute_entry(entry) for entry in entries_of(spec)),
         request=OrderRequest(
-            sequence_length=sequence_length,
-            seed=seed,
+            sequence_length=whole_number("sequence_length", sequence_length),
+            seed=whole_number("seed", seed),
             split=split,
             splits=splits,
-            samples=samples,
-            epochs=epochs,
+            samples=whole_or_none("samples", samples),
+            epochs=whole_or_none("epochs", epochs),
             surplus=surplus,
             drop_last_partial=drop_last_partial,
             schedule=phases_of(schedule),

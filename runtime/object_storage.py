@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from gristmill.formats.errors import SettingsError
 from gristmill.formats.retries import Retries
 from gristmill.formats.storage import is_local, local_path
+from gristmill.runtime.whole_number import whole_or_none
 
 __all__ = ["chosen_mode", "object_storage", "ObjectStorage", "StorageMode"]
 
@@ -55,7 +56,7 @@ class ObjectStorage:
         if self.cache_dir is not None and not is_local(os.fspath(self.cache_dir)):
             raise SettingsError(f"cache_dir {os.fspath(self.cache_dir)!r} is a URL; the cache is a folder of this host")
         for name, least in (("cache_bytes", 1), ("connections", 1), ("ahead_bytes", 1 << 20)):
-            value = getattr(self, name)
+            value = whole_or_none(name, getattr(self, name))
             if value is not None and value < least:
                 raise SettingsError(f"{name} must be at least {least}, not {value!r}")
         if not self.timeout_seconds > 0:

@@ -225,7 +225,10 @@ class RowReader(ShardReader):
                 continue
             for piece in here:
                 row, column, count = pieces.row[piece], pieces.column[piece], int(pieces.count[piece])
-                tokens = dataset.get(int(pieces.sequence[piece]), int(pieces.offset[piece]), count)
+                try:
+                    tokens = dataset.get(int(pieces.sequence[piece]), int(pieces.offset[piece]), count)
+                except IndexError as error:  # the lengths were as they must be, so a pointer is not
+                    raise FormatError(f"{error}: the index of the pair is damaged") from error
                 require_fit(dataset, tokens, self.dtype)
                 out[row, column : column + count] = tokens
                 self.counts.add(bytes_read=tokens.nbytes)

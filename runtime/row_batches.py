@@ -25,6 +25,7 @@ from gristmill.runtime.stall import StallReports, check_stall_seconds
 from gristmill.runtime.state import StreamState, check_state
 from gristmill.runtime.state_file import load_state, save_state
 from gristmill.runtime.streams import Stream
+from gristmill.runtime.whole_number import whole_number
 
 __all__ = ["BatchMaker", "LastBatch", "RowBatches"]
 
@@ -98,8 +99,6 @@ class RowBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships no
             SettingsError: G is larger than the stream, or another argument is out of range.
         """
         super().__init__()
-        if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
-            raise SettingsError(f"prefetch must be a whole number of batches of at least 0, not {prefetch!r}")
         if last_batch not in get_args(LastBatch):
             names = " or ".join(map(repr, get_args(LastBatch)))
             raise SettingsError(f"last_batch must be {names}, not {last_batch!r}")
@@ -117,7 +116,7 @@ class RowBatches(grain.DatasetIterator):  # type: ignore[misc]  # Grain ships no
         self._rows = rows
         self._maker = maker
         self._reader = RawReader(stream, options, pad=last_batch == "pad")
-        self._prefetch = prefetch
+        self._prefetch = whole_number("prefetch", prefetch, 0, of="batches")
         self._allow_stream_change = allow_stream_change
         self._close_seconds = close_seconds
         self._metrics = BatchMetrics(stream, rows, stream.sequence_length)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.formats.errors import Problem, SettingsError, SetupError
 from gristmill.formats.fingerprint import short
-from gristmill.runtime.streams import Stream
+from gristmill.runtime.streams import Stream, require_stream
 
 if TYPE_CHECKING:
     from jax.sharding import Sharding
@@ -47,8 +47,10 @@ def check_training_setup(
         steps: how many batches the job will read from the first row; needs `global_batch`.
 
     Raises:
+        SettingsError: `stream` is no stream.
         SetupError: something does not fit; the message lists every such setting, with both values and what to do.
     """
+    require_stream(stream)
     problems = [
         *_length(stream, sequence_length),
         *_vocabulary(stream, vocabulary),

@@ -23,6 +23,7 @@ from gristmill.formats.storage import is_local, local_path
 from gristmill.runtime.arrays import address_of
 from gristmill.runtime.backends import Backend, backend_of
 from gristmill.runtime.ranged import open_ranged
+from gristmill.runtime.whole_number import whole_number
 
 __all__ = [
     "CODE",
@@ -155,7 +156,7 @@ class ShardPool:
         Raises:
             SettingsError: `limit` is below 1.
         """
-        self.limit = default_open_limit() if limit is None else limit
+        self.limit = default_open_limit() if limit is None else whole_number("max_open_shards", limit)
         if self.limit < 1:
             raise SettingsError(f"max_open_shards must be at least 1, not {limit}")
         self.shards = tuple(shards)

@@ -10,10 +10,10 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from gristmill.runtime.fields import FieldOptions
+from gristmill.runtime.fields import FieldOptions, options_or_default
 from gristmill.runtime.naming import Naming, check_naming
 from gristmill.runtime.raw_rows import RawReader
-from gristmill.runtime.streams import Stream
+from gristmill.runtime.streams import Stream, require_stream
 
 __all__ = ["StreamSource"]
 
@@ -44,8 +44,9 @@ class StreamSource:
         Raises:
             SettingsError: the stream does not know what the options need, or there is no such naming.
         """
+        require_stream(stream)
         self.stream = stream
-        self.options = FieldOptions() if options is None else options
+        self.options = options_or_default(options)
         self.naming = check_naming(naming)
         self._reader = RawReader(stream, self.options)
 

@@ -21,7 +21,7 @@ def check_stall_seconds(seconds: float) -> float:
     Raises:
         SettingsError: it is not above 0.
     """
-    if not seconds > 0:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise SettingsError(f"stall_seconds must be above 0, not {seconds!r}; float('inf') reports nothing")
     return seconds
 

@@ -24,7 +24,15 @@ from gristmill.runtime.reader import RowReader
 from gristmill.runtime.views import Selectable
 from gristmill.runtime.window_reader import WindowReader
 
-__all__ = ["DocumentStream", "MegatronStream", "PaddedMegatronStream", "ReaderStream", "RowPiece", "Stream"]
+__all__ = [
+    "DocumentStream",
+    "MegatronStream",
+    "PaddedMegatronStream",
+    "ReaderStream",
+    "require_stream",
+    "RowPiece",
+    "Stream",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +121,20 @@ class Stream(Protocol):
             IndexError: the row does not exist.
         """
         ...
+
+
+def require_stream(value: object) -> None:
+    """Whether something may be a stream.
+
+    Raises:
+        SettingsError: it cannot: it is a corpus, a path or something else without rows.
+    """
+    missing = [name for name in ("fingerprint", "sequence_length", "read") if not hasattr(value, name)]
+    if missing:
+        raise SettingsError(
+            f"stream is a {type(value).__name__}, which has no {missing[0]}; give a stream, such as "
+            'open_corpus(path).stream("train") or open_megatron(...) makes'
+        )
 
 
 @runtime_checkable

@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal, get_args
 
-import numpy as np
-
 from gristmill.formats.errors import CorpusError, SettingsError
 from gristmill.formats.index_order import IndexSet, order_fingerprint
 from gristmill.formats.index_set import INDICES_FOLDER, read_set
@@ -25,6 +23,7 @@ from gristmill.runtime.row_index import RowIndex
 from gristmill.runtime.row_map import Round
 from gristmill.runtime.streams import MegatronStream, ReaderStream
 from gristmill.runtime.views import StreamView, view_of
+from gristmill.runtime.whole_number import whole_number
 from gristmill.runtime.window_stream import WindowStream
 from gristmill.runtime.windows import WindowOptions
 
@@ -55,15 +54,13 @@ def validation_round(
     """
     length = len(stream)
     count = length if rows is None else rows
-    for name, value, least, most in (("number", number, 0, None), ("rows", count, 1, length)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise SettingsError(f"{name} of a round must be a whole number of at least {least}, not {value!r}")
-        if most is not None and value > most:
-            raise SettingsError(f"a round of {value} rows is longer than the set, which has {most}: {stream!r}")
+    number = whole_number("number of a round", number, 0)
+    count = whole_number("rows of a round", count, 1)
+    if count > length:
+        raise SettingsError(f"a round of {count} rows is longer than the set, which has {length}: {stream!r}")
     if rounds not in get_args(Rounds):
         raise SettingsError(f"rounds must be {' or '.join(map(repr, get_args(Rounds)))}, not {rounds!r}")
-    count = int(count)
-    first = int(number) * count % length if rounds == "continue" else 0
+    first = number * count % length if rounds == "continue" else 0
     return view_of(stream, Round(first, length), count) if first else stream.take(count)
 
 
@@ -102,8 +99,11 @@ def validation_streams(
         all its windows. Sources without any are not there.
 
     Raises:
+        SettingsError: `corpus` is none.
         GristmillError: as `Corpus.stream` and `Corpus.windows`.
     """
+    if not isinstance(corpus, Corpus):
+        raise SettingsError(f"corpus is a {type(corpus).__name__}; open it first: open_corpus(path)")
     access = object_storage(storage, cache_dir, cache_bytes)
     if windows is not None:
         asked = replace(windows, epochs=1 if windows.epochs is None else windows.epochs)

@@ -4,13 +4,14 @@ A start reads the manifest, or checks the pairs, and looks up where splits begin
 same stream is paths and a few numbers.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from gristmill.formats.corpus_order import settings_like
 from gristmill.formats.data_sources import agreed_ids, open_data_sources
-from gristmill.formats.data_spec import DataEntry, parse_data_spec
+from gristmill.formats.data_spec import DataEntry
 from gristmill.formats.documents import check_unit
 from gristmill.formats.errors import CorpusError, SettingsError
 from gristmill.formats.index_plan import IndexSettings
@@ -19,12 +20,13 @@ from gristmill.formats.manifest import Manifest, read_manifest
 from gristmill.formats.schedule import Phase
 from gristmill.formats.split import SPLITS
 from gristmill.formats.storage import is_local
-from gristmill.runtime.adopted_data import absolute_entry, phases_of, shards_of, warn_without_eod
+from gristmill.runtime.adopted_data import absolute_entry, entries_of, phases_of, shards_of, warn_without_eod
 from gristmill.runtime.backends import Backend
 from gristmill.runtime.corpus_rows import shard_facts, source_shards
 from gristmill.runtime.object_storage import ObjectStorage, StorageMode, object_storage
 from gristmill.runtime.provenance import CorpusProvenance
 from gristmill.runtime.remote_access import open_access
+from gristmill.runtime.whole_number import whole_number, whole_or_none
 from gristmill.runtime.window_index import WindowIndex
 from gristmill.runtime.window_plan import WindowPlan, WindowRequest, WindowSource, plan_windows
 from gristmill.runtime.window_reader import WindowReader
@@ -196,7 +198,7 @@ def _reopen(
 
 
 def open_windows(
-    spec: str | Sequence[DataEntry],
+    spec: str | os.PathLike[str] | Sequence[DataEntry],
     *,
     sequence_length: int,
     eod_id: int | None = None,
@@ -220,7 +222,8 @@ def open_windows(
     of every source is one row in each pass; with weights the sources are blended, see `PeriodicBlend`.
 
     Args:
-        spec: the data: ``"path[:path...][,weight][;...]"``, see `gristmill.formats.data_spec`, or its entries.
+        spec: the data: ``"path[:path...][,weight][;...]"``, see `gristmill.formats.data_spec`; a path object;
+            or entries.
         sequence_length: L; a row holds one token more.
         eod_id: id that closes a document; None only for raw shards, whose manifest names it.
         seed: of every shuffle.
@@ -251,20 +254,20 @@ def open_windows(
     Warns:
         UserWarning: no document ends with `eod_id`.
     """
+    eod_id, vocabulary = whole_or_none("eod_id", eod_id), whole_or_none("vocabulary", vocabulary)
     request = WindowRequest(
-        sequence_length=sequence_length,
-        seed=seed,
+        sequence_length=whole_number("sequence_length", sequence_length),
+        seed=whole_number("seed", seed),
         split=split,
         splits=splits if splits is not None else ",".join("1" if name == split else "0" for name in SPLITS),
-        samples=samples,
-        epochs=epochs,
+        samples=whole_or_none("samples", samples),
+        epochs=whole_or_none("epochs", epochs),
         shuffle=shuffle,
         drop_last_partial=drop_last_partial,
         schedule=phases_of(schedule),
     )
-    entries = parse_data_spec(spec) if isinstance(spec, str) else tuple(spec)
     sources = open_data_sources(
-        [absolute_entry(entry) for entry in entries],
+        [absolute_entry(entry) for entry in entries_of(spec)],
         unit=check_unit(granularity),
         eod_id=eod_id,
         vocabulary=vocabulary,

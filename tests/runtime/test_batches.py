@@ -472,12 +472,15 @@ def test_an_iterator_that_is_dropped_stops_its_thread(stream: MegatronStream, da
         ({"global_batch": 0}, "global_batch must be a whole number of rows of at least 1, not 0"),
         ({"prefetch": -1}, "prefetch must be a whole number of batches of at least 0, not -1"),
         ({"prefetch": 1.5}, "prefetch must be a whole number of batches of at least 0, not 1.5"),
+        ({"stall_seconds": "30"}, "stall_seconds must be above 0, not '30'"),
+        ({"stream": "out/notes"}, "stream is a str, which has no fingerprint; give a stream, such as open_corpus"),
+        ({"options": {"eod_mask_loss": True}}, r"options are \{'eod_mask_loss': True\}; give FieldOptions"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_at_once(
     stream: MegatronStream, data: Sharding, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
-        TokenBatches(stream, **{"global_batch": G, "sharding": data, **arguments})
+        TokenBatches(**{"stream": stream, "global_batch": G, "sharding": data, **arguments})
     with pytest.raises(TypeError, match="sharding"):
         TokenBatches(stream, G)  # type: ignore[call-arg]  # that is the mistake; nothing is left half-made

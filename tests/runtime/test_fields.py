@@ -287,6 +287,8 @@ def test_options_have_a_digest_of_their_own() -> None:
         ({"segment_limit": -1}, "segment_limit must be at least 0, not -1; 0 sets no limit"),
         ({"boundaries": "bos"}, "boundaries must be 'eod' or 'index', not 'bos'"),
         ({"over_limit": "drop"}, "over_limit must be 'error' or 'merge', not 'drop'"),
+        ({"segment_limit": "8"}, "segment_limit must be a whole number, not '8'"),
+        ({"eod_mask_loss": "false"}, "eod_mask_loss must be True or False, not 'false'"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:

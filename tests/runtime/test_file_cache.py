@@ -1,5 +1,6 @@
 """The cache of the host: one bringer, nothing in use removed, nothing half brought believed, whoever dies."""
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -232,3 +233,12 @@ def test_connections_go_to_whoever_came_first() -> None:
     for thread in threads:
         thread.join()
     assert order == [0, 1, 2, 3, 4]
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)  # no file system of a test machine lacks it
+    with pytest.raises(StorageError, match=r"the cache cannot be locked: No locks available; name another folder with"):
+        bring(FileCache(tmp_path, 300), "a")

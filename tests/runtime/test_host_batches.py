@@ -92,4 +92,12 @@ def test_what_is_wrong_is_told_when_it_is_made(stream: MegatronStream) -> None:
         HostBatches(stream, 8, rows=rows, last_batch="keep")  # type: ignore[arg-type]  # on purpose
     with pytest.raises(SettingsError, match="global_batch must be a whole number of rows of at least 1, not 0"):
         host_rows(0, 0, 1)
+    for wrong, message in (
+        ([6, 7, 8], "row 8 is not in a batch of 8, whose rows are numbered from 0"),
+        ([-1], "row -1 is not in a batch of 8"),
+        ([3, 3], r"rows \[3, 3\] name one twice"),
+        ([0.0], r"rows are float64 of shape \(1,\); the rule is a list of integers"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            HostBatches(stream, 8, rows=wrong)
     assert HostBatches(stream, 8, rows=rows, options=FieldOptions(eod_mask_loss=True)).options.eod_mask_loss

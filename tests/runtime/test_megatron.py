@@ -770,6 +770,13 @@ def test_a_blend_that_does_not_fit_is_named_and_the_cache_is_next(
         ("WEB", {"split": "test", "splits": "100,0,0"}, CorpusError, "test: the index set holds no samples of this"),
         ("WEB", {"split": "test", "splits": "1,0", "samples": 5}, DataError, "test: 5 samples asked for, but no sou"),
         ("WEB,1;WEBx,1", {}, InputError, "webx: neither this folder nor"),
+        ("WEB", {"samples": 1e3}, SettingsError, "samples must be a whole number, not 1000.0"),
+        ("WEB", {"sequence_length": "16"}, SettingsError, "sequence_length must be a whole number, not '16'"),
+        ("WEB", {"eod_id": "1"}, SettingsError, "eod_id must be a whole number, not '1'"),
+        ("WEB", {"splits": 98}, SettingsError, "split 98: no text; write up to three proportions"),
+        ("WEB,1", {"samples": 9, "schedule": {5: 1}}, SettingsError, "schedule: weights from sample 5 on are 1; the r"),
+        ("WEB,1", {"samples": 9, "schedule": [(5, 1)]}, SettingsError, r"schedule is \[\(5, 1\)\]; the rule is"),
+        ("WEB", {"max_open_shards": "4"}, SettingsError, "max_open_shards must be a whole number, not '4'"),
     ],
 )
 def test_what_is_refused(
@@ -777,6 +784,16 @@ def test_what_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         open_(spec.replace("WEB", web).replace("CODE", code), **options)
+
+
+def test_data_are_named_by_a_path_too_and_numbers_may_be_numpys(web: str) -> None:
+    stream = open_(web, seed=7)
+    again = open_megatron(Path(web), sequence_length=np.int32(16), eod_id=np.int64(1), seed=np.int64(7))  # type: ignore[arg-type]  # they are taken
+    assert again.fingerprint == stream.fingerprint
+    assert json.dumps(dict(again.facts)) == json.dumps(dict(stream.facts))
+    for wrong in ([web], 7, []):
+        with pytest.raises(SettingsError, match=r"the data are .*; name them by a path, by a line of text"):
+            open_megatron(wrong, sequence_length=16, eod_id=1)  # type: ignore[arg-type]  # on purpose
 
 
 def test_data_without_the_eod_warn(web: str, code: str) -> None:

@@ -331,6 +331,7 @@ def test_a_stream_that_is_dropped_ends_its_threads(calm: Stored, tmp_path: Path)
         ({"mode": "disk"}, "storage 'disk': it is 'auto', 'cache', 'ranges'"),
         ({"cache_dir": "gs://a/b"}, "cache_dir 'gs://a/b' is a URL; the cache is a folder of this host"),
         ({"cache_bytes": 0}, "cache_bytes must be at least 1, not 0"),
+        ({"cache_bytes": "5G"}, "cache_bytes must be a whole number, not '5G'"),
         ({"connections": 0}, "connections must be at least 1, not 0"),
         ({"ahead_bytes": 5}, "ahead_bytes must be at least 1048576, not 5"),
         ({"timeout_seconds": 0}, "timeout_seconds must be above 0, not 0"),

@@ -89,3 +89,20 @@ def test_a_file_that_is_replaced_is_read_as_it_was(folder: Path, backend: Backen
         path.with_suffix(".old").rename(path)
     assert path.read_bytes() == content
     reader.close()
+
+
+@BACKENDS
+@pytest.mark.parametrize("pointer", [-(2**62), 2**40], ids=["before the file", "behind it"])
+def test_an_index_that_points_beyond_its_file_is_named(folder: Path, backend: Backend, pointer: int) -> None:
+    path = folder / "tokens/web/web-00001-of-00003.idx"
+    content = path.read_bytes()
+    (sequences,) = np.frombuffer(content, "<i8", 1, 18)
+    begin = 34 + 4 * int(sequences) + 8 * 5  # of the pointer of sequence 5
+    path.write_bytes(content[:begin] + np.int64(pointer).tobytes() + content[begin + 8 :])
+    reader = reader_of(folder, backend)
+    try:
+        with pytest.raises(FormatError, match=r"web-00001-of-00003.*: tokens .* the index of the pair is damaged"):
+            reader.read(np.arange(len(reader)))
+    finally:
+        path.write_bytes(content)
+        reader.close()

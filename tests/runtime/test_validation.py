@@ -202,6 +202,7 @@ def test_rounds_of_rows_that_are_left(valid: Any) -> None:
         ({"rows": 0}, "rows of a round must be a whole number of at least 1, not 0"),
         ({"rows": 17}, "a round of 17 rows is longer than the set, which has 16: WindowStream"),
         ({"rounds": "random"}, "rounds must be 'same' or 'continue', not 'random'"),
+        ({"number": 1.5}, "number of a round must be a whole number of at least 0, not 1.5"),
     ],
 )
 def test_rounds_that_cannot_be_are_named(valid: Any, arguments: dict[str, Any], message: str) -> None:

@@ -300,6 +300,8 @@ def test_a_schedule_is_a_history(make_corpus: Any) -> None:
             "test: no window .*'web': splits '90,10,0' give it none of the source's 60 seq",
         ),
         ({"samples": 0}, SettingsError, "samples of a split must be at least 1"),
+        ({"samples": 1e3}, SettingsError, "samples must be a whole number, not 1000.0"),
+        ({"seed": "7"}, SettingsError, "seed must be a whole number, not '7'"),
         ({"samples": 9, "options": WindowOptions(epochs=2)}, SettingsError, r"by samples \(9\) or by epochs \(2\)"),
         ({"options": WindowOptions(sources=["none"])}, SettingsError, "sources 'none': the corpus has 'web', 'code'"),
         ({"options": WindowOptions(sources=[])}, SettingsError, "sources of an empty list: the corpus has 'web'"),
