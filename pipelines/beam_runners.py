@@ -28,7 +28,7 @@ __all__ = ["check_flags", "check_name", "OWN_OPTIONS", "run_beam", "run_pipeline
 
 OWN_OPTIONS = (
     *("--from", "--to", "--source", "--output", "--runner", "--max-workers"),
-    *("--verbose", "--quiet", "--debug", "--log-format", "--help"),
+    *("--force", "--stale-after", "--verbose", "--quiet", "--debug", "--log-format", "--help"),
 )
 """Options of `gristmill prepare` itself, to suggest for a word that neither it nor Beam knows."""
 
