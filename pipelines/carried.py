@@ -5,7 +5,6 @@ has becomes JSON; what JSON has no form for (dates, decimals, bytes) becomes a s
 """
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import orjson
 
 from gristmill.formats.carry_table import ID_KEY, Carry
 from gristmill.formats.recipe import SourceSettings
+from gristmill.pipelines.json_values import json_value, text_of
 from gristmill.pipelines.records import RecordAccount
 
 __all__ = ["carried_id", "carried_lines", "mended", "named_fields"]
@@ -48,26 +48,9 @@ def carried_lines(carry: Carry, columns: Sequence[Sequence[Any]], account: Recor
 
 def _line(values: dict[str, Any]) -> bytes:
     try:
-        return orjson.dumps(values, _plain, _OPTIONS)
+        return orjson.dumps(values, text_of, _OPTIONS)
     except TypeError:  # a lone surrogate, an integer of more than 64 bits, or a key of a kind that JSON has not
-        return json.dumps(_simple(values), ensure_ascii=False, separators=(",", ":")).encode("utf-8")
-
-
-def _plain(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _simple(value: Any) -> Any:
-    """A value as JSON has a form for it."""
-    if isinstance(value, dict):
-        return {str(_simple(name)): _simple(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_simple(entry) for entry in value]
-    if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, int) else _plain(value)
+        return json.dumps(json_value(values), ensure_ascii=False, separators=(",", ":")).encode("utf-8")
 
 
 def mended(value: str) -> str:

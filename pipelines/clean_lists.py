@@ -198,7 +198,11 @@ class AddressRule:
 def _without_scheme(address: str) -> str:
     """An address without scheme, query and fragment, in lower case up to its path."""
     whole = address.strip()
-    parts = urlsplit(whole if "://" in whole else f"//{whole}")
+    try:
+        parts = urlsplit(whole if "://" in whole else f"//{whole}")
+    except ValueError:  # a bracket that is not closed, or characters that no host has: compared as it stands
+        host, slash, path = (whole.partition("://")[2] or whole).partition("?")[0].partition("#")[0].partition("/")
+        return f"{host.lower()}{slash}{path}"
     host = parts.netloc.lower()
     return f"{host}{parts.path}" if parts.path else host
 

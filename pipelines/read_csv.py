@@ -67,9 +67,12 @@ def _check_header(header: list[str], source: SourceSettings, extent: Extent) -> 
 
 
 def _up_to_damage(reader: Any, stream: "_Bytes") -> Iterator[list[str]]:
-    """The rows of a file that was cut short, up to the last that is whole."""
+    """The rows of a file that was cut short, up to the last that is whole: one without a line end is none."""
     try:
-        yield from reader
+        for row in reader:
+            if stream.ended and stream.last not in {b"\n", b"\r"}:  # the end is met in the last row alone
+                return
+            yield row
     except csv.Error:
         if not stream.ended:
             raise
@@ -159,6 +162,7 @@ class _Bytes(io.RawIOBase):
         hasher: over all bytes so far.
         tolerant: whether a file that was cut short ends where it does.
         ended: whether the end was reached.
+        last: the last byte so far.
     """
 
     def __init__(self, raw: Any, path: str, *, tolerant: bool) -> None:
@@ -168,6 +172,7 @@ class _Bytes(io.RawIOBase):
         self._path = path
         self.tolerant = tolerant
         self.ended = False
+        self.last = b""
         self._left: bytes | None = None
 
     def readable(self) -> bool:
@@ -183,6 +188,7 @@ class _Bytes(io.RawIOBase):
                     raise
                 data = b""
             self.ended = not data
+            self.last = data[-1:] or self.last
             self.hasher.update(data)
             self._left = data if begun else strip_mark(data, self._path)
         part, self._left = self._left[: len(buffer)], self._left[len(buffer) :]

@@ -1,7 +1,8 @@
 """Reads web archives: the text of WET records, and of the pages in WARC records once their HTML is taken away.
 
-A record that holds no page (an image, a redirect, an empty answer) is left out by a rule and counted, since an archive
-is full of them; text that cannot be decoded is a bad record. An archive is one work item: nothing but reading it says
+A record that holds no page (an image, a redirect, an empty answer, a body that is packed in a way not read here or was
+cut short) is left out by a rule and counted, since an archive is full of them; text that cannot be decoded is a bad
+record. An archive is one work item: nothing but reading it says
 where a record begins.
 """
 
@@ -27,6 +28,7 @@ __all__ = ["read_warc"]
 _END = b"\r\n\r\n"
 _HEADERS = {"id": "WARC-Record-ID", "url": "WARC-Target-URI", "date": "WARC-Date"}
 _HTML = ("text/html", "application/xhtml+xml")
+_UNREAD_PACKINGS = {"br", "zstd", "x-gzip", "compress", "x-compress", "dcb", "dcz"}
 
 
 def read_warc(extent: Extent, source: SourceSettings, account: RecordAccount) -> Iterator[Batch]:
@@ -51,8 +53,10 @@ def read_warc(extent: Extent, source: SourceSettings, account: RecordAccount) ->
                 if record.rec_type not in {"conversion", "response", "resource"}:
                     continue
                 where = _place(extent, record, source)
-                data = record.content_stream().read()
-                text = _text(record, data, where, source, account) if _is_whole(record) or not tolerant else None
+                data, fault = _body(record)
+                if tolerant and (stream.ended or not _is_whole(record)):
+                    break  # the archive was cut within it
+                text = _text(record, data, fault, where, source, account)
                 if text:
                     batch.texts.append(text)
                     records.append(account.records)
@@ -91,6 +95,22 @@ def _header(record: "ArcWarcRecord", name: str) -> str | None:
     return value
 
 
+def _body(record: "ArcWarcRecord") -> tuple[bytes, tuple[str, str] | None]:
+    """What a record holds, unpacked as the server packed it; or the reason and the finding where that cannot be."""
+    headers = record.http_headers
+    packing = (headers.get_header("Content-Encoding") if headers is not None else None) or ""
+    packing = packing.strip().lower()
+    if packing in _UNREAD_PACKINGS or "," in packing:
+        record.raw_stream.read()
+        return b"", ("content_encoding", packing)
+    stream = record.content_stream()
+    data = stream.read()
+    codec = getattr(stream, "decompressor", None)  # none where the body is not packed, whatever its head says
+    if data and codec is not None and not codec.eof:
+        return b"", ("malformed_body", f"{packing}, cut short or damaged")
+    return data, None
+
+
 def _is_whole(record: "ArcWarcRecord") -> bool:
     return not getattr(record.raw_stream, "limit", 0)
 
@@ -103,7 +123,12 @@ def _place(extent: Extent, record: "ArcWarcRecord", source: SourceSettings) -> C
 
 
 def _text(
-    record: "ArcWarcRecord", data: bytes, where: Callable[[], Place], source: SourceSettings, account: RecordAccount
+    record: "ArcWarcRecord",
+    data: bytes,
+    fault: tuple[str, str] | None,
+    where: Callable[[], Place],
+    source: SourceSettings,
+    account: RecordAccount,
 ) -> str | None:
     kind = "text/plain"
     if record.rec_type != "conversion":
@@ -116,13 +141,16 @@ def _text(
             record.rec_headers.get_header("Content-Type") or ""
         )
         kind = kind.partition(";")[0].strip().lower()
-    if kind == "text/plain":
-        text = _plain(data, where, source, account)
-    elif kind in _HTML:
-        text = _page_text(data, main=source.html == "main")
-    else:
+    if kind != "text/plain" and kind not in _HTML:
         account.drop("not_a_page", where, kind)
         return None
+    if fault is not None:
+        account.drop(fault[0], where, fault[1])
+        return None
+    if kind == "text/plain":
+        text = _plain(data, where, source, account)
+    else:
+        text = _page_text(data, main=source.html == "main")
     if text == "":
         account.drop("empty", where, "")
     return text
@@ -156,11 +184,13 @@ class _Bytes:
     Attributes:
         hasher: over all bytes so far.
         last: the last four bytes so far.
+        ended: whether more was asked for than there is.
     """
 
     def __init__(self, raw: Any, *, tolerant: bool) -> None:
         self.hasher = xxhash.xxh3_128()
         self.last = b""
+        self.ended = False
         self._raw = raw
         self._tolerant = tolerant
 
@@ -172,6 +202,7 @@ class _Bytes:
             if not self._tolerant:
                 raise
             data = b""
+        self.ended = not data
         self.hasher.update(data)
         self.last = (self.last + data[-4:])[-4:]
         return data

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gristmill.formats.errors import InputError
+from gristmill.pipelines.json_values import json_value
 
 __all__ = ["Batch", "Place", "RecordAccount", "SAMPLES_PER_REASON"]
 
@@ -93,7 +94,7 @@ class RecordAccount:
         """
         if self.policy == "fail":
             place = where()
-            named = "" if place.id is None else f" ({place.id!r})"
+            named = "" if place.id is None else f" ({json_value(place.id)!r})"
             raise InputError(
                 f"{place.path}{place.detail}{named}: {reason.replace('_', ' ')}: {_shown(value)}; {remedy}, or set "
                 'bad_records = "skip" to count such records and go on'
@@ -108,7 +109,8 @@ class RecordAccount:
         if self.dropped[reason] <= SAMPLES_PER_REASON:
             place = where()
             sample = {"reason": reason, "where": place.relative + place.detail, "value": _shown(value)}
-            named = {} if place.id is None else {"id": place.id}
+            own_id = json_value(place.id)
+            named = {} if own_id is None else {"id": own_id}
             self.samples.append(sample | named | ({"found": found} if found else {}))
 
     def samples_jsonl(self) -> bytes:

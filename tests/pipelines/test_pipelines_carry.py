@@ -226,6 +226,32 @@ def test_rejects_are_called_by_their_ids(workshop: Any) -> None:
     assert told[0] == told[1] | {("not_a_string", 17)}
 
 
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        (pa.array([datetime.date(2024, 2, 29)] * 4), "2024-02-29"),
+        (pa.array([b"\xff\x00a"] * 4), "\ufffd\x00a"),
+        (pa.array([Decimal("1.50")] * 4), "1.50"),
+        (pa.array([float("nan")] * 4), None),
+        (pa.array([{"n": 7}] * 4), {"n": 7}),
+    ],
+)
+def test_an_id_of_any_kind_is_told(workshop: Any, ids: pa.Array, told: Any) -> None:
+    """A sample calls its record what the shard's side would have called it, and copies of the source can say it too."""
+    path = str(workshop.folder / "x.parquet")
+    pq.write_table(pa.table({"text": ["good", None, "", "x"], "n": ids}), path)
+    source = {"files": [path], "id_field": "n", "clean": {"min_chars": 2}}
+    skip = {"bad_records": "skip", "max_bad_fraction": 1.0, "materialize": True}
+    workshop.prepare({**source, **skip})
+    (rejected,) = (workshop.folder / "out" / "rejected" / "s0").glob("*.jsonl")
+    samples = [json.loads(line, parse_constant=pytest.fail) for line in rejected.read_text("utf-8").splitlines()]
+    assert [sample["reason"] for sample in samples] == ["empty", "min_chars", "null_text"]
+    assert [sample.get("id") for sample in samples] == [told] * 3
+    assert lines(workshop.folder / "out") == [{"id": told}]
+    with pytest.raises(InputError, match=r"row 1, counted from 0.*: null text"):
+        workshop.prepare(source)
+
+
 def test_a_column_that_is_missing_is_asked_for_by_its_key(workshop: Any) -> None:
     path = workshop.write("x.parquet", parquet(ROWS))
     lists = {"clean": {"url_lists": [workshop.write("list.txt", b"b.org\n")], "url_field": "address"}}

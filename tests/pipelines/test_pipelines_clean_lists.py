@@ -191,10 +191,14 @@ class TestContamination:
         ("bad.example", "bad.example"),
         ("", None),
         (None, None),
+        ("http://[broken/spam", None),
+        ("http://mixed\u2100.example/spam", None),
+        ("https://[bad.example", None),
+        ("http://[open.example/a?b", "[open.example"),
     ],
 )
 def test_addresses(tmp_path: Path, address: str | None, entry: str | None) -> None:
-    file = written(tmp_path / "urls.txt", "bad.example\nhttps://mixed.example/spam/\n")
+    file = written(tmp_path / "urls.txt", "bad.example\nhttps://mixed.example/spam/\n[open.example\n")
     found = Documents(["text"], [address])
     AddressRule([file]).apply(found)
     assert found.verdicts == ({0: ("url_lists", entry)} if entry else {})

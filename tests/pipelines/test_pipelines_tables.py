@@ -140,6 +140,30 @@ def test_a_csv_that_is_cut_short(workshop: Any) -> None:
     assert read(workshop, {"files": [path], "expect_damaged": ["b.csv.gz"]})[0][0].startswith("row 0 ")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_csv_that_is_cut_within_a_row(workshop: Any, end: str) -> None:
+    """What is left of a row looks like a row, of which the last value is shorter."""
+    whole = f"id,text{end}" + "".join(f"{number},the text of row {number}{end}" for number in range(40))
+    for length in range(len(whole) - 60, len(whole) + 1):
+        path = workshop.write("a.csv", whole[:length].encode())
+        texts, account = read(workshop, {"files": [path], "expect_damaged": ["a.csv"]})
+        rows = len(whole[: length + (whole[length - 1] == "\r")].split(end)) - 2
+        assert texts == [f"the text of row {number}" for number in range(rows)]
+        assert account.records == rows
+    packed = workshop.write("b.csv.gz", gzip.compress(whole.encode())[:-60])
+    texts, _ = read(workshop, {"files": [packed], "expect_damaged": ["b.csv.gz"]})
+    assert texts == [f"the text of row {number}" for number in range(len(texts))]
+    assert 0 < len(texts) < 40
+
+
+def test_a_fault_in_a_csv_that_is_listed_as_damaged(workshop: Any) -> None:
+    """The lines of faults are told as in any other file."""
+    path = workshop.write("a.csv", b"text\ngood\na,b\ngood\nc,d\nlas")
+    texts, account = read(workshop, {"files": [path], "expect_damaged": ["a.csv"], "bad_records": "skip"})
+    assert texts == ["good", "good"]
+    assert [sample["where"] for sample in account.samples] == ["a.csv:3", "a.csv:5"]
+
+
 def test_a_corpus_of_tables_equals_one_of_lines(workshop: Any) -> None:
     texts = [f"document {number} of many" for number in range(50)]
     lines = workshop.jsonl("a.jsonl", texts)

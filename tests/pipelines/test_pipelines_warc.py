@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import random
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,29 @@ def test_what_is_no_page_is_counted(tmp_path: Path) -> None:
     assert all("a.warc.gz: record <urn:uuid:" in sample["where"] for sample in account.samples)
 
 
+def test_pages_that_cannot_be_unpacked(tmp_path: Path) -> None:
+    """Packings that are not read here are no text, whatever libraries are installed; nor is what was cut short."""
+    packed = gzip.compress("".join(random.Random(0).choices("abcdefgh \n", k=80_000)).encode())
+    broken = bytearray(packed)
+    broken[20_000] ^= 255
+    archive = Archive(packed=True)
+    for packing in ("br", "ZSTD", "x-gzip", "gzip, br"):
+        archive.page(b"\x8b\x05\x80hello\x03", Content_Encoding=packing)
+    for body in (bytes(broken), packed[:-9]):
+        archive.page(body, "text/plain", Content_Encoding="gzip")
+    archive.page(b"moved", status="301 Moved", Content_Encoding="br")
+    archive.page(b"\x89PNG", "image/png", Content_Encoding="br").page(b"", Content_Encoding="gzip")
+    archive.page(b"not packed", "text/plain", Content_Encoding="gzip")
+    archive.page(b"nor this", "text/plain", Content_Encoding="utf-8").page(b"last", "text/plain")
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(archive.data)
+    texts, account = read(str(path))
+    assert texts == ["not packed", "nor this", "last"]
+    left_out = {"content_encoding": 4, "malformed_body": 2, "http_status": 1, "not_a_page": 1, "empty": 1}
+    assert account.dropped == left_out
+    assert (account.records, account.bad) == (12, 0)
+
+
 def test_text_that_cannot_be_decoded(tmp_path: Path) -> None:
     path = tmp_path / "a.wet"
     path.write_bytes(Archive(packed=False).text(b"caf\xff").text(b"good").data)
@@ -127,7 +151,8 @@ def test_an_archive_that_is_cut_short(tmp_path: Path, packed: bool, part: float)
     path.write_bytes(archive.data[: int(len(archive.data) * part)])
     with pytest.raises(InputError, match=r"a\.wet.*cut short"):
         read(str(path))
-    texts, _ = read(str(path), expect_damaged=[path.name])
+    texts, account = read(str(path), expect_damaged=[path.name])
+    assert account.records == len(texts)
     assert texts == [f"text number {number} of an archive" for number in range(len(texts))]
     assert len(texts) == int(8 * part)
 
