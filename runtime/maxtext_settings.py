@@ -222,7 +222,10 @@ def read_maxtext_settings(settings: Any) -> MaxTextSettings:
 def _get(settings: Any, name: str, default: Any) -> Any:
     if isinstance(settings, Mapping):
         return settings.get(name, default)
-    return getattr(settings, name, default)
+    try:
+        return getattr(settings, name, default)
+    except ValueError:  # what MaxText's configuration object says of a name that it does not know
+        return default
 
 
 def _misspelt(settings: Any) -> Iterator[Problem]:

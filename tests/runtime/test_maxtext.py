@@ -99,9 +99,21 @@ def assert_same(found: Any, expected: dict[str, np.ndarray]) -> None:
 # ----------------------------------------------------------------------------------------------------- the loader
 
 
-@pytest.mark.parametrize("form", ["mapping", "object"])
-def test_the_loader_gets_the_stream_row_for_row(settings: dict[str, Any], mesh: Mesh, form: str) -> None:
-    given = settings if form == "mapping" else SimpleNamespace(**settings)
+class Configuration:
+    """Answers as MaxText's configuration object does: a name that it does not know is a ValueError."""
+
+    def __init__(self, keys: dict[str, Any]) -> None:
+        self.__dict__["keys"] = keys
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.keys:
+            raise ValueError(f"Requested key {name}, not in config")
+        return self.keys[name]
+
+
+@pytest.mark.parametrize("form", [dict, lambda settings: SimpleNamespace(**settings), Configuration])
+def test_the_loader_gets_the_stream_row_for_row(settings: dict[str, Any], mesh: Mesh, form: Any) -> None:
+    given = form(settings)
     stream = stream_of(settings)
     loader = Loader(maxtext_batches(given, mesh=mesh), mesh)
     for step in range(6):
