@@ -4,7 +4,7 @@ import argparse
 
 from gristmill.formats.errors import SettingsError
 
-__all__ = ["add_lock_arguments", "LEAST_STALE_SECONDS", "STALE_SECONDS", "stale_after"]
+__all__ = ["add_lock_arguments", "LEAST_STALE_SECONDS", "stale_after", "STALE_SECONDS"]
 
 STALE_SECONDS = 1800.0
 """Silence after which a run that nothing else is known of counts as gone, unless an option says otherwise."""

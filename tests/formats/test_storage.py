@@ -355,7 +355,8 @@ def test_a_full_disk_is_told_and_nothing_is_left(full_disk: Path, chunk: int) ->
             for _ in range(3_000_000 // chunk):
                 publication.write(bytes(chunk))
 
-    with pytest.raises(StorageError, match=r"disk/large: cannot be written: No space left on device, 0\.\d MB are free; free some"):
+    says = r"disk/large: cannot be written: No space left on device, 0\.\d MB are free; free some space"
+    with pytest.raises(StorageError, match=says):
         fill()
     assert [path.name for path in full_disk.iterdir()] == ["small"]
     storage.write_bytes(str(full_disk / "again"), bytes(500_000))
