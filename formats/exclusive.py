@@ -2,9 +2,11 @@
 
 A local file is written aside and linked into place, an object is uploaded on condition that there is none: whoever
 comes second is told so. Ages are differences of times that one store gave, so clocks of machines need not agree. File
-systems of fsspec that are neither look first and then write, which leaves a gap of milliseconds between two writers.
+systems of fsspec that take no such condition are looked at first and then written to, which leaves a gap of
+milliseconds between two writers.
 """
 
+import errno
 import os
 import uuid
 from datetime import UTC, datetime
@@ -13,6 +15,8 @@ from typing import Any
 from gristmill.formats.storage import is_local, list_files, local_path, named, relative_to, remote
 
 __all__ = ["create_bytes", "modified_seconds", "sizes_below"]
+
+_NO_CONDITIONS = (errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def create_bytes(path: str, data: bytes) -> bool:
@@ -29,6 +33,12 @@ def create_bytes(path: str, data: bytes) -> bool:
             file_system.pipe_file(inner, data, mode="create")
         except FileExistsError:
             return False
+        except (NotImplementedError, OSError, TypeError) as error:
+            if isinstance(error, OSError) and error.errno not in _NO_CONDITIONS:
+                raise
+            if file_system.exists(inner):
+                return False
+            file_system.pipe_file(inner, data)
         return True
 
 

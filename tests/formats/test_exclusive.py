@@ -1,11 +1,14 @@
 """Files that one of several makes, ages by one clock, and listings with sizes: on the disk and in stores."""
 
+import errno
 import os
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from gristmill.formats.errors import StorageError
 from gristmill.formats.exclusive import create_bytes, modified_seconds, sizes_below
@@ -71,6 +74,30 @@ def test_a_disk_without_links_makes_it_too(tmp_path: Path, monkeypatch: pytest.M
     assert create_bytes(f"{tmp_path}/lock", b"first")
     assert not create_bytes(f"{tmp_path}/lock", b"second")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("lock", b"first")]
+
+
+REFUSALS = [TypeError("mode"), NotImplementedError(), OSError(errno.ENOSYS, "no"), OSError(errno.EIO, "no")]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_store_that_takes_no_conditions_is_looked_at_first(refusal: Exception) -> None:
+    class Plain(MemoryFileSystem):  # type: ignore[misc]  # fsspec ships no types
+        protocol = "plain"
+        store: ClassVar[dict[str, Any]] = {}
+
+        def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+            if mode == "create":
+                raise refusal
+            super().pipe_file(path, value, mode, **options)
+
+    fsspec.register_implementation("plain", Plain, clobber=True)
+    if isinstance(refusal, OSError) and refusal.errno == errno.EIO:
+        with pytest.raises(StorageError, match="plain://b/lock: cannot be written: no"):
+            create_bytes("plain://b/lock", b"first")
+        return
+    assert create_bytes("plain://b/lock", b"first")
+    assert not create_bytes("plain://b/lock", b"second")
+    assert read_bytes("plain://b/lock") == b"first"
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
