@@ -54,14 +54,14 @@ def prime_cleaning(recipe: Recipe) -> None:
         _steps(source.clean)
 
 
-def clean_batch(batch: Batch, settings: CleanSettings, account: RecordAccount, relative: str) -> Batch:
+def clean_batch(batch: Batch, settings: CleanSettings, account: RecordAccount, file_of: Callable[[int], str]) -> Batch:
     """The documents of a batch that break no rule, with the texts that go on.
 
     Args:
         batch: the documents.
         settings: the source's rules.
         account: takes the count of every rule, and of every step that changes texts.
-        relative: what messages call the part of the input that the batch is of.
+        file_of: gives what messages call the file that a record was read from.
 
     Returns:
         `batch` itself when every document passes unchanged.
@@ -78,7 +78,7 @@ def clean_batch(batch: Batch, settings: CleanSettings, account: RecordAccount, r
         return batch
     records = list(batch.records)
     for number, (reason, found) in sorted(documents.verdicts.items()):
-        account.drop(reason, _place(relative, records[number], batch, number), batch.texts[number], found)
+        account.drop(reason, _place(file_of, records[number], batch, number), batch.texts[number], found)
     return _left(documents, records)
 
 
@@ -112,9 +112,10 @@ def _left(documents: Documents, records: list[int]) -> Batch:
     return Batch([documents.texts[number] for number in numbers], [records[number] for number in numbers])
 
 
-def _place(relative: str, record: int, batch: Batch, number: int) -> Callable[[], Place]:
+def _place(file_of: Callable[[int], str], record: int, batch: Batch, number: int) -> Callable[[], Place]:
     def where() -> Place:
         named = None if batch.carried is None else carried_id(batch.carried[number])
+        relative = file_of(record)
         return Place(relative, relative, f": record {record} of its split", named)
 
     return where

@@ -5,6 +5,7 @@ left to do is to list who goes on. Otherwise the input is read a second time, an
 are sources that lose paragraphs, whose texts are known only now.
 """
 
+import bisect
 import hashlib
 import itertools
 from collections.abc import Iterator
@@ -56,7 +57,13 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
     else:
         result, files = dict(early.result), dict(early.files)
         spill_digest = early_digest(job, split)
-    settled = settle(job, split, spill_path(source.id, split.part, spill_digest, "doc"), kept, item_digest)
+    ends = [int(end) for _, _, end in result["inputs"]]
+
+    def file_of(record: int) -> str:
+        return split.extents[bisect.bisect_right(ends, record)].relative
+
+    documents = spill_path(source.id, split.part, spill_digest, "doc")
+    settled = settle(job, split, documents, kept, item_digest, file_of)
     result["dropped"] = {**result["dropped"], **settled.dropped}
     result |= settled.totals
     result["kept"] = settled.totals["documents"]

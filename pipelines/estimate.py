@@ -263,7 +263,7 @@ class _Sampler:
                     position = opened[-1].tell() if opened and not opened[-1].closed else file.size
                     if size >= _PLACE_BYTES and position > passed:
                         break
-                    kept = clean_batch(batch, self._source.clean, account, "") if self._source.clean.enabled else batch
+                    kept = clean_batch(batch, self._source.clean, account, str) if self._source.clean.enabled else batch
                     texts += kept.texts
                     size, passed = size + sum(map(len, batch.texts)), position
                 else:
@@ -292,7 +292,7 @@ class _Sampler:
         texts: list[str] = []
         size = 0
         for batch in read_split(Split(source=0, part=0, number=0, extents=tuple(extents), digest=""), source, account):
-            kept = clean_batch(batch, self._source.clean, account, "") if self._source.clean.enabled else batch
+            kept = clean_batch(batch, self._source.clean, account, str) if self._source.clean.enabled else batch
             texts += kept.texts
             size += sum(map(len, kept.texts))
             if amount is None and size >= _PLACE_BYTES:

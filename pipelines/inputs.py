@@ -40,6 +40,7 @@ __all__ = ["find_inputs", "InputFile"]
 
 _MARKERS = {"__pycache__", "_temporary", "_delta_log"}
 _MAGIC = re.compile(r"[*?\[]")
+_COPY = re.compile(r"[0-9a-f]{64}\.(parquet|json)")
 _CHECKSUMS = ("crc32c", "md5Hash", "md5", "sha256", "ETag", "etag")
 _HASH_BYTES = 8 << 20
 _THREADS = 16
@@ -76,7 +77,8 @@ def find_inputs(
     Args:
         source: the source.
         key: path of its table in the recipe, for messages.
-        output: folder or URL whose files are left out: what a run writes is no input of the next.
+        output: folder or URL whose files are left out: what a run writes is no input of the next, nor are the copies
+            that it keeps elsewhere.
         checksums: whether to identify the content, which reads local files; without, `checksum` is empty.
 
     Raises:
@@ -90,10 +92,13 @@ def find_inputs(
     found: list[tuple[str, str]] = []
     seen: set[str] = set()
     own = None if output is None else _identity(output).rstrip("/") + "/"
+    kept = None if source.copies is None else _identity(source.copies).rstrip("/")
     for pattern in expand_lists(source.files, f"{key}.files"):
         matches = _match(pattern, source.format)
         if own is not None:
             matches = [match for match in matches if not _identity(match[0]).startswith(own)]
+        if kept is not None:
+            matches = [match for match in matches if not _is_copy(_identity(match[0]), kept)]
         if not matches:
             raise SettingsError(
                 f'{key}.files: nothing to read at "{pattern}": no such file, and no file matches it as a pattern or '
@@ -108,6 +113,12 @@ def find_inputs(
     _check_damaged(source, {relative for _, relative in found}, key)
     with ThreadPoolExecutor(_THREADS) as pool:
         return tuple(pool.map(lambda entry: _examine(entry[0], entry[1], source.format, key, checksums), found))
+
+
+def _is_copy(identity: str, folder: str) -> bool:
+    """Whether a file is a copy of a source, or the receipt of one, in the folder where they are kept."""
+    base, _, name = identity.rpartition("/")
+    return base == folder and _COPY.fullmatch(name) is not None
 
 
 def _check_damaged(source: SourceSettings, names: set[str], key: str) -> None:

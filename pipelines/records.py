@@ -5,6 +5,7 @@ record is handled where it is met, by the source's policy; what was left out is 
 deterministic sample of it is kept.
 """
 
+import bisect
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -112,6 +113,10 @@ class RecordAccount:
             own_id = json_value(place.id)
             named = {} if own_id is None else {"id": own_id}
             self.samples.append(sample | named | ({"found": found} if found else {}))
+
+    def extent_of(self, record: int) -> int:
+        """Place, among the extents of the split, of the one that a record was read from."""
+        return bisect.bisect_right(self.inputs, record, key=lambda entry: entry[2])
 
     def samples_jsonl(self) -> bytes:
         """The sample as JSON lines, by reason."""

@@ -78,7 +78,10 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     account = RecordAccount(source.bad_records)
     keys: list[np.ndarray] = []
     read = np.zeros(2, np.int64)
-    where = split.extents[0].relative
+
+    def file_of(record: int) -> str:
+        return split.extents[account.extent_of(record)].relative
+
     encoder = encoder_of(job) if job.spills_early(split) else None
     spill = None if encoder is None else SpillWriter(job, split, early_digest(job, split))
     near = None if near_settings is None else NearWriter(job, split, near_settings)
@@ -88,7 +91,7 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
         for batch in read_records(job, split, source, account):
             if spill is not None:
                 spill.carry(batch)
-            kept = clean_batch(batch, source.clean, account, where) if source.clean.enabled else batch
+            kept = clean_batch(batch, source.clean, account, file_of) if source.clean.enabled else batch
             own = _keys(kept, normalized=normalized)
             read += _size(own) if kept is batch else _text_size(batch)
             if kept.texts:

@@ -18,7 +18,14 @@ from gristmill.formats.fingerprint import digest
 from gristmill.formats.indexed_writer import write_indexed
 from gristmill.formats.metadata import METADATA_KINDS, write_metadata
 from gristmill.formats.origins import Extent, origins_path, write_origins
-from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt, write_receipt
+from gristmill.formats.receipts import (
+    Receipt,
+    item_receipt_path,
+    read_receipt,
+    stage_receipt_path,
+    valid_receipt,
+    write_receipt,
+)
 from gristmill.formats.storage import read_range
 from gristmill.pipelines.carried_spill import lines_of
 from gristmill.pipelines.encoders import encoder_of
@@ -103,18 +110,27 @@ def plan_shards(job: Job, reports: list[dict[str, Any]]) -> list[ShardPlan]:
         own = sorted((report for report in reports if report["source"] == source), key=lambda report: report["part"])
         own = cut_reports(job, source, own)
         if not any(report["tokens"] for report in own):
-            raise DataError(
-                f"source {job.recipe.sources[source].id!r}: no document is left of {sum(r['records'] for r in own)} "
-                f"records read; {_reasons(own)}. Relax its rules or leave the source out"
-            )
+            raise DataError(_nothing_left(job, job.recipe.sources[source].id, own))
         plans.extend(_plan_source(job, source, own))
     return plans
 
 
-def _reasons(reports: list[dict[str, Any]]) -> str:
-    names = sorted({name for report in reports for name in report["dropped"]})
-    counts = (f"{sum(report['dropped'].get(name, 0) for report in reports)} {name}" for name in names)
-    return ", ".join(counts) or "cleaning and deduplication left none"
+def _nothing_left(job: Job, source_id: str, reports: list[dict[str, Any]]) -> str:
+    """Says why a source has no document left: by which reasons of cleaning, deduplication, lengths and limits."""
+    records = sum(report["records"] for report in reports)
+    if not records:
+        return f"source {source_id!r}: its files hold no record; name other files, or leave the source out"
+    cleaned = read_receipt(stage_receipt_path(job.corpus, "clean"))
+    dropped: Counter[str] = Counter()
+    if cleaned is not None:
+        dropped.update(cleaned.result["sources"].get(source_id, {}).get("dropped", {}))
+    for report in reports:
+        dropped.update(report["dropped"])
+    reasons = ", ".join(f"{dropped[name]} {name}" for name in sorted(dropped))
+    return (
+        f"source {source_id!r}: no document is left of {records} records read; dropped: {reasons}. Relax its rules, "
+        "mend its input, or leave the source out"
+    )
 
 
 def _plan_source(job: Job, source: int, reports: list[dict[str, Any]]) -> list[ShardPlan]:

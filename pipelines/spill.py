@@ -7,7 +7,8 @@ decided the content: two runs never write different bytes to one name.
 """
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +19,8 @@ from gristmill.formats.clean_settings import CleanSettings
 from gristmill.formats.fingerprint import canonical_json, digest
 from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt
 from gristmill.formats.storage import FileFacts, publish, read_bytes, remove, write_bytes
-from gristmill.pipelines.carried_spill import CARRIED_KINDS, packed_lines
+from gristmill.pipelines.carried import carried_id
+from gristmill.pipelines.carried_spill import CARRIED_KINDS, lines_of, packed_lines
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.plan import Split
 from gristmill.pipelines.records import SAMPLES_PER_REASON, Batch
@@ -155,7 +157,14 @@ class Settled:
     files: dict[str, FileFacts]
 
 
-def settle(job: Job, split: Split, documents_name: str, kept: np.ndarray | None, spill_digest: str) -> Settled:
+def settle(
+    job: Job,
+    split: Split,
+    documents_name: str,
+    kept: np.ndarray | None,
+    spill_digest: str,
+    file_of: Callable[[int], str],
+) -> Settled:
     """Lists the documents of a spill that go on.
 
     Args:
@@ -164,6 +173,7 @@ def settle(job: Job, split: Split, documents_name: str, kept: np.ndarray | None,
         documents_name: path of the spill's `.doc`, relative to the corpus.
         kept: record numbers that go on, ascending uint32; None for all.
         spill_digest: digest of what decides the list.
+        file_of: gives what messages call the file that a record was read from.
     """
     documents = np.frombuffer(read_bytes(job.path(documents_name)), DOCUMENT_DTYPE)
     lengths = documents["length"].astype(np.int64)
@@ -171,21 +181,24 @@ def settle(job: Job, split: Split, documents_name: str, kept: np.ndarray | None,
     source = job.source_of(split)
     dropped: dict[str, int] = {}
     samples: list[dict[str, Any]] = []
-    for reason, breaks in _length_rules(lengths, source.clean):
+    for reason, breaks, limit in _length_rules(lengths, source.clean):
         losers = np.flatnonzero(goes_on & breaks)
         if len(losers):
             dropped[reason] = len(losers)
             goes_on[losers] = False
-            where = split.extents[0].relative
-            samples += (
-                {
-                    "reason": reason,
-                    "where": f"{where}: record {documents['record'][loser]} of its split",
-                    "value": f"{max(0, lengths[loser] - 1)} tokens",
-                }
-                for loser in losers[:SAMPLES_PER_REASON]
-                if reason != "no_tokens"
-            )
+            if reason != "no_tokens":
+                shown = documents["record"][losers[:SAMPLES_PER_REASON]]
+                ids = _ids(job.path(documents_name), shown) if source.carry is not None else itertools.repeat(None)
+                samples += (
+                    {
+                        "reason": reason,
+                        "where": f"{file_of(record)}: record {record} of its split",
+                        "value": f"{length} tokens",
+                        "found": f"{length} {limit}",
+                    }
+                    | ({} if own_id is None else {"id": own_id})
+                    for record, length, own_id in zip(shown.tolist(), (lengths[losers] - 1).tolist(), ids, strict=False)
+                )
     listed = np.empty(int(goes_on.sum()), KEPT_DTYPE)
     listed["start"] = (np.cumsum(lengths) - lengths)[goes_on]
     listed["record"] = documents["record"][goes_on]
@@ -205,13 +218,19 @@ def settle(job: Job, split: Split, documents_name: str, kept: np.ndarray | None,
     return Settled(totals={key: int(value) for key, value in totals.items()}, dropped=dropped, files=files)
 
 
-def _length_rules(lengths: np.ndarray, clean: CleanSettings) -> Iterator[tuple[str, np.ndarray]]:
-    """Each rule on lengths in tokens with the EOD, and which documents break it: [documents] bool."""
-    yield "no_tokens", lengths == 0
+def _length_rules(lengths: np.ndarray, clean: CleanSettings) -> Iterator[tuple[str, np.ndarray, str]]:
+    """Each rule on lengths in tokens with the EOD, which documents break it, [documents] bool, and how it is told."""
+    yield "no_tokens", lengths == 0, ""
     if clean.enabled and clean.min_tokens:
-        yield "min_tokens", lengths - 1 < clean.min_tokens
+        yield "min_tokens", lengths - 1 < clean.min_tokens, f"< {clean.min_tokens}"
     if clean.enabled and clean.max_tokens is not None:
-        yield "max_tokens", lengths - 1 > clean.max_tokens
+        yield "max_tokens", lengths - 1 > clean.max_tokens, f"> {clean.max_tokens}"
+
+
+def _ids(documents: str, records: np.ndarray) -> Iterator[Any]:
+    """The ids that some records carry; None for one without."""
+    lines = lines_of(f"{documents.removesuffix('.doc')}.tok", records)
+    return (carried_id(line) for run in lines for line in run)
 
 
 def _write_samples(job: Job, split: Split, samples: list[dict[str, Any]]) -> dict[str, FileFacts]:

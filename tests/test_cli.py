@@ -307,7 +307,7 @@ class TestWrongData:
             "source 's0': 100 of 3100 records are bad (100 malformed_json), more than max_bad_fraction = 0.01 allows",
         ),
         "no document": ({"a.jsonl": b'{"text": ""}\n'}, {}, "source 's0': no document is left of 1 records read"),
-        "empty file": ({"a.jsonl": b""}, {}, "source 's0': no document is left of 0 records read"),
+        "empty file": ({"a.jsonl": b""}, {}, "source 's0': its files hold no record"),
         "0 bytes packed": ({"a.jsonl.gz": b""}, {}, "/a.jsonl.gz: has 0 bytes"),
         "other encoding": ({"a.jsonl": LINES.decode().encode("utf-16")}, {}, "/a.jsonl: is UTF-16 text"),
         "no parquet": ({"a.parquet": LINES}, {}, "/a.parquet: cannot be read as Parquet: "),

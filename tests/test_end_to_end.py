@@ -193,9 +193,12 @@ class TestWholeRun:
 
     def test_a_corpus_of_nothing_is_an_error(self, workshop: Any) -> None:
         for content, why in (
-            (b"", "no document is left of 0 records read"),
-            (b"\n\n", "no document is left of 0 records read"),
-            (b'{"text": ""}\n{"text": " "}\n', r"no document is left of 2 records read; cleaning"),
+            (b"", "its files hold no record; name other files"),
+            (b"\n\n", "its files hold no record; name other files"),
+            (
+                b'{"text": ""}\n{"text": " "}\n',
+                r"no document is left of 2 records read; dropped: 1 blank, 1 empty\. Relax",
+            ),
         ):
             path = workshop.write("a.jsonl", content)
             with pytest.raises(DataError, match=rf"source 's0': {why}"):

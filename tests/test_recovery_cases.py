@@ -94,7 +94,7 @@ class TestInterrupted:
         recipe = workshop.recipe({"files": [workshop.jsonl("a.jsonl", ["a", "b"])], "clean": {"min_chars": 50}})
         done = workshop.cli("prepare", recipe, "--quiet", "--runner", "loop")
         assert done.returncode == 1
-        assert "no document is left of 2 records read; cleaning" in done.stderr
+        assert "no document is left of 2 records read; dropped: 2 min_chars. Relax its rules" in done.stderr
         assert not (workshop.folder / "out" / "manifest.json").exists()
         with pytest.raises(CorpusError):
             read_manifest(str(workshop.folder / "out"))

@@ -14,12 +14,12 @@ from gristmill.pipelines.records import Batch, RecordAccount
 def clean(texts: list[str], **settings: Any) -> tuple[Batch, RecordAccount]:
     account = RecordAccount("fail")
     batch = Batch(texts, range(10, 10 + len(texts)))
-    return clean_batch(batch, CleanSettings(**settings), account, "a.jsonl"), account
+    return clean_batch(batch, CleanSettings(**settings), account, lambda _: "a.jsonl"), account
 
 
 def test_a_batch_without_fault_is_handed_on_as_it_is() -> None:
     batch = Batch(["a", " b "], range(2))
-    assert clean_batch(batch, CleanSettings(), RecordAccount("fail"), "x") is batch
+    assert clean_batch(batch, CleanSettings(), RecordAccount("fail"), lambda _: "x") is batch
 
 
 @pytest.mark.parametrize(

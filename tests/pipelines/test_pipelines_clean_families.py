@@ -198,10 +198,10 @@ def test_families_together_are_families_one_after_the_other() -> None:
     texts = documents(200, seed=5)
     chosen = CleanSettings(**FAMILIES)
     account = RecordAccount("fail")
-    together = clean_batch(Batch(texts, range(len(texts))), chosen, account, "x")
+    together = clean_batch(Batch(texts, range(len(texts))), chosen, account, lambda _: "x")
     apart, counts = Batch(texts, range(len(texts))), RecordAccount("fail")
     for name, own in FAMILIES.items():
-        apart = clean_batch(apart, CleanSettings(**{name: own}), counts, "x")
+        apart = clean_batch(apart, CleanSettings(**{name: own}), counts, lambda _: "x")
     assert (together.texts, list(together.records)) == (apart.texts, list(apart.records))
     assert account.dropped == counts.dropped
     assert 0 < len(together.texts) < len(texts)
@@ -214,9 +214,9 @@ def test_a_decision_does_not_depend_on_the_batch(size: int) -> None:
     found = []
     for start in range(0, len(texts), size):
         batch = Batch(texts[start : start + size], range(start, min(start + size, len(texts))))
-        kept = clean_batch(batch, chosen, RecordAccount("fail"), "x")
+        kept = clean_batch(batch, chosen, RecordAccount("fail"), lambda _: "x")
         found += list(zip(kept.records, kept.texts, strict=True))
-    whole = clean_batch(Batch(texts, range(len(texts))), chosen, RecordAccount("fail"), "x")
+    whole = clean_batch(Batch(texts, range(len(texts))), chosen, RecordAccount("fail"), lambda _: "x")
     assert found == list(zip(whole.records, whole.texts, strict=True))
 
 
@@ -234,7 +234,7 @@ def test_rules_can_be_turned_off_one_by_one() -> None:
 def test_the_sample_tells_value_and_limit() -> None:
     account = RecordAccount("fail")
     batch = Batch(["one two three. " * 3], range(1))
-    clean_batch(batch, CleanSettings(gopher_quality=GopherQualitySettings()), account, "a.jsonl")
+    clean_batch(batch, CleanSettings(gopher_quality=GopherQualitySettings()), account, lambda _: "a.jsonl")
     assert [(sample["reason"], sample["found"]) for sample in account.samples] == [
         ("gopher_quality.min_words", "9 < 50")
     ]

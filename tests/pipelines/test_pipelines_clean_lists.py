@@ -29,7 +29,7 @@ TEXTS = {
 
 def clean(texts: list[str], chosen: CleanSettings) -> tuple[Batch, RecordAccount]:
     account = RecordAccount("fail")
-    return clean_batch(Batch(texts, range(len(texts))), chosen, account, "a.jsonl"), account
+    return clean_batch(Batch(texts, range(len(texts))), chosen, account, lambda _: "a.jsonl"), account
 
 
 def written(path: Path, text: str) -> PinnedFile:

@@ -140,6 +140,34 @@ def test_a_sample_of_each_reason_is_kept_with_rule_and_value(workshop: Any) -> N
     assert int(few["value"].split()[0]) < 200
 
 
+@pytest.mark.parametrize("last", ["clean", None])
+@pytest.mark.parametrize("copied", [False, True])
+def test_samples_name_the_file_of_their_record(workshop: Any, copied: bool, last: str | None) -> None:
+    """A split holds many small files; what is left out of it is looked for in the right one."""
+    files = [workshop.write(f"notes/{name}.txt", b"x" * size) for name, size in (("a", 30), ("b", 3), ("c", 40))]
+    for name in "de":
+        rows = [{"text": name * 30, "n": f"{name}-good"}, {"text": name, "n": f"{name}-short"}]
+        data = b"".join(json.dumps(row).encode() + b"\n" for row in [*rows, {"text": "?!" * 400, "n": f"{name}-long"}])
+        files.append(workshop.write(f"{name}.jsonl", data))
+    clean = {"min_chars": 5, "max_tokens": 60, "exact_dedup": False}
+    source = {"clean": clean, "materialize": copied}
+    sources = [{**source, "files": files[:3]}, {**source, "files": files[3:], "id_field": "n"}]
+    if last is not None:
+        workshop.prepare(*sources, options={"last": last})
+    workshop.prepare(*sources)
+    found = []
+    for path in sorted((workshop.folder / "out" / "rejected").rglob("*.jsonl")):
+        found += [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert [(sample["reason"], sample["where"].split(":")[0], sample.get("id")) for sample in found] == [
+        ("min_chars", "b.txt", None),
+        ("min_chars", "d.jsonl", "d-short"),
+        ("min_chars", "e.jsonl", "e-short"),
+        ("max_tokens", "d.jsonl", "d-long"),
+        ("max_tokens", "e.jsonl", "e-long"),
+    ]
+    assert all(sample["found"].endswith(" > 60") for sample in found[3:])
+
+
 def test_bounds_in_tokens_do_not_count_the_end_mark(workshop: Any) -> None:
     texts = ["!" * count for count in range(1, 6)]
     workshop.prepare({"files": workshop.jsonl("a.jsonl", texts), "clean": {"min_tokens": 2, "max_tokens": 4}})

@@ -24,7 +24,7 @@ ALL = CleanSettings(unicode="repair", controls="remove", newlines="lf")
 
 def cleaned(text: str, chosen: CleanSettings) -> tuple[str, Any]:
     account = RecordAccount("fail")
-    found = clean_batch(Batch([text], range(1)), chosen, account, "x")
+    found = clean_batch(Batch([text], range(1)), chosen, account, lambda _: "x")
     again = clean_again(Batch([text], range(1)), chosen)
     assert again.texts == found.texts, "a second reading gives the same text"
     return found.texts[0], dict(account.counted)
@@ -62,7 +62,7 @@ def test_what_is_asked_for_changes_and_is_counted(text: str, setting: Any, expec
 
 def test_a_text_of_nothing_but_controls_is_dropped() -> None:
     account = RecordAccount("fail")
-    assert clean_batch(Batch(["\x00\x01"], range(1)), ALL, account, "x").texts == []
+    assert clean_batch(Batch(["\x00\x01"], range(1)), ALL, account, lambda _: "x").texts == []
     assert account.dropped == {"blank": 1}
 
 

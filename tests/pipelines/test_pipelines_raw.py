@@ -159,6 +159,19 @@ def test_where_copies_are_kept_is_a_place(workshop: Any) -> None:
         parse_recipe(workshop.values({"files": ["x"], "copies": "y", "materialize": False}))
 
 
+@pytest.mark.parametrize("below", ["", "/copies"])
+def test_copies_beside_the_input_are_no_input(workshop: Any, below: str) -> None:
+    texts = [f"text {number}" for number in range(30)]
+    workshop.jsonl("in/a.jsonl", texts)
+    folder = f"{workshop.folder}/in"
+    source = {"files": [folder], "copies": f"{folder}{below}"}
+    for name in ("first", "second"):
+        workshop.prepare(source, output=f"{workshop.folder}/{name}")
+        assert workshop.texts("s0", workshop.folder / name) == texts
+    assert workshop.tree(workshop.folder / "first") == workshop.tree(workshop.folder / "second")
+    assert len(list((workshop.folder / "in").rglob("*.parquet"))) == 1
+
+
 def test_another_reading_makes_another_copy(workshop: Any) -> None:
     rows = b"".join(json.dumps({"text": f"a{number}", "body": f"b{number}"}).encode() + b"\n" for number in range(9))
     source = {"files": [workshop.write("a.jsonl", rows)], "materialize": True}
