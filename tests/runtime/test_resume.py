@@ -1,5 +1,9 @@
-"""A run that is killed at ten random places while it saves, and resumed under other circumstances each time."""
+"""A run that is killed at ten random places while it saves, and resumed under other circumstances each time.
 
+Among these are the number of its processes, one or two, the size of its batches and the place of its corpus.
+"""
+
+import itertools
 import json
 import os
 import random
@@ -12,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from gristmill.formats.index_extend import extend_index_set
 from gristmill.formats.index_set import read_set
@@ -21,6 +24,9 @@ from gristmill.runtime import open_corpus
 
 ROWS, CHANGED_FROM, MORE_ROWS = 700, 600, 800
 LEFT_OUT = (640, 661)
+TWO_PROCESSES = (1, 2, 5, 7)
+"""The lives of the run that are jobs of two processes: 1 -> 2, 2 -> 2 and 2 -> 1."""
+
 WORKER = Path(__file__).with_name("resume_worker.py")
 
 
@@ -56,6 +62,7 @@ def plan_lives(corpus: str, changed: str, tmp_path: Path, chance: random.Random)
             "report": str(tmp_path / f"life-{number}.jsonl"),
             "index_set": None if number < 7 else changed,
             "left_out": None if number < 9 else LEFT_OUT,
+            "processes": 1 + (number in TWO_PROCESSES),
             "global_batch": chance.choice([8, 16, 24]),
             "microbatches": chance.choice([None, 1, 2]),
             "prefetch": chance.choice([0, 1, 4]),
@@ -84,20 +91,34 @@ def test_killed_at_ten_random_places_it_trains_on_the_same_rows(corpus: tuple[st
         timeout=240,
         check=True,
     )
-    assert [int(code) for code in done.stdout.split()] == [-signal.SIGKILL] * 10 + [0], done.stderr
-    trained: NDArray[np.int64] = np.empty((0, 16), np.int64)
+    *killed, ended = (json.loads(line) for line in done.stdout.splitlines())
+    assert ended == [0], done.stderr
+    assert [len(codes) for codes in killed] == [life["processes"] for life in planned[:10]]
+    for codes in killed:  # one that is killed a moment later may first notice that the other is gone
+        assert -signal.SIGKILL in codes, done.stderr
+        assert set(codes) <= {-signal.SIGKILL, -signal.SIGABRT, 1}, done.stderr
+    trained = 0
     starts, went_back = [], []
     for life in planned:
-        report = Path(life["report"]).read_text("ascii").splitlines()
-        first, model_rows = json.loads(report[0])
-        assert first == model_rows, "model and data come from the same moment"
+        reports = [
+            [json.loads(line) for line in Path(f"{life['report']}.{process}").read_text("ascii").splitlines()]
+            for process in range(life["processes"])
+        ]
+        first = reports[0][0][0]
+        for start, *_ in reports:
+            assert start == [first, first], "model and data of all processes come from the same moment"
         starts.append(first)
-        went_back.append(len(trained) - first)
-        rows = np.concatenate([json.loads(line) for line in report[1:]])
-        assert len(rows) % life["global_batch"] == 0
-        trained = np.concatenate([trained[:first], rows])  # what was trained on behind the checkpoint is forgotten
-        np.testing.assert_array_equal(trained, reference[: len(trained)], str(life))
-    assert len(reference) - len(trained) < 24, "to the end of the longer stream"
+        went_back.append(trained - first)
+        trained = first  # what was trained on behind the checkpoint is forgotten
+        for parts in itertools.zip_longest(*(report[1:] for report in reports), fillvalue=([], [])):
+            batch = range(trained, trained + life["global_batch"])
+            for rows, tokens in parts:
+                assert set(rows) <= set(batch)
+                np.testing.assert_array_equal(np.reshape(tokens, (len(rows), 16)), reference[rows], str(life))
+            if all(rows for rows, _ in parts):  # else the last batch of a life, which not all came to report
+                assert sorted(row for rows, _ in parts for row in rows) == list(batch)
+            trained = batch.stop
+    assert len(reference) - trained < 24, "to the end of the longer stream"
     assert starts[6] < starts[7] <= CHANGED_FROM, "the other weights are met on the way"
     assert starts[9] <= LEFT_OUT[0], "so is the stretch that was left out since"
     assert starts[0] == went_back[0] == 0
