@@ -58,15 +58,26 @@ class CustomCallable:
                 ) from error
             if answer is None or answer is False:
                 documents.drop(number, self.name)
-            elif isinstance(answer, str):
-                if answer != text:
-                    documents.replace(number, answer)
-                    documents.counted[self.name] += 1
-            elif answer is not True:
+            elif answer is True or (isinstance(answer, str) and answer == text):
+                continue
+            elif isinstance(answer, str) and _is_text(answer):
+                documents.replace(number, answer)
+                documents.counted[self.name] += 1
+            else:
+                kind = "a lone surrogate" if isinstance(answer, str) else type(answer).__name__
                 raise InputError(
-                    f"custom step {self._path}: returned {type(answer).__name__}, for a text that begins "
+                    f"custom step {self._path}: returned {kind}, for a text that begins "
                     f"{text[:80]!r}; it must return a text, True, False or None"
                 )
+
+
+def _is_text(answer: str) -> bool:
+    """Whether a string can be written down: it may hold half of a pair of surrogates, which is no character."""
+    try:
+        answer.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def load_custom(path: str) -> Callable[[str], Any]:
@@ -83,6 +94,10 @@ def load_custom(path: str) -> Callable[[str], Any]:
     except (ImportError, AttributeError) as error:
         raise SettingsError(
             f"custom step {path}: cannot be imported ({error}); install its package wherever texts are cleaned"
+        ) from error
+    except Exception as error:  # whatever a module of the user's does when it is imported
+        raise SettingsError(
+            f"custom step {path}: importing {module} raised {type(error).__name__}: {error}; mend the module"
         ) from error
     if not callable(found):
         raise SettingsError(f"custom step {path}: is a {type(found).__name__}; it must be callable with a text")

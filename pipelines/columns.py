@@ -126,7 +126,7 @@ class ColumnHasher:
 def column_batch(
     rows: pa.RecordBatch,
     columns: list[pa.Array],
-    first_row: int,
+    first_row: Callable[[], int],
     extent: Extent,
     source: SourceSettings,
     account: RecordAccount,
@@ -136,7 +136,7 @@ def column_batch(
     Args:
         rows: the rows.
         columns: the columns that make up the text, as `as_binary` gives them.
-        first_row: number of their first row in the file, for messages.
+        first_row: gives the number of their first row in the file, when a message needs it.
         extent: what they were read from.
         source: how the columns are joined, and what becomes of a bad row.
         account: takes counts and samples.
@@ -171,7 +171,7 @@ def _values(column: pa.Array, name: str, extent: Extent) -> list[Any]:
 def _texts(
     rows: pa.RecordBatch,
     columns: list[pa.Array],
-    first_row: int,
+    first_row: Callable[[], int],
     extent: Extent,
     source: SourceSettings,
     account: RecordAccount,
@@ -192,7 +192,7 @@ def _texts(
     named = [None] * rows.num_rows if ids is None else _values(_column(rows, ids), ids, extent)
     batch = Batch([], records := [])
     for row, values in enumerate(zip(*(column.to_pylist() for column in columns), strict=True)):
-        text = _text(values, _place(extent, first_row + row, named[row]), source, account)
+        text = _text(values, _place(extent, first_row, row, named[row]), source, account)
         if text:
             batch.texts.append(text)
             records.append(account.records)
@@ -200,8 +200,8 @@ def _texts(
     return batch
 
 
-def _place(extent: Extent, row: int, named: Any) -> Callable[[], Place]:
-    return lambda: Place(extent.path, extent.relative, f": row {row}, counted from 0", named)
+def _place(extent: Extent, first_row: Callable[[], int], row: int, named: Any) -> Callable[[], Place]:
+    return lambda: Place(extent.path, extent.relative, f": row {first_row() + row}, counted from 0", named)
 
 
 def _text(

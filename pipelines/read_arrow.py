@@ -4,7 +4,8 @@ A file lists its record batches, so a large one is cut between them; a stream do
 wanted columns are picked out of each batch, a few hundred rows at a time; the others are skipped where the form allows.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -34,13 +35,15 @@ def read_arrow(extent: Extent, source: SourceSettings, account: RecordAccount) -
     hasher = ColumnHasher()
     with open_read(extent.path) as raw:
         try:
-            for row, rows in _record_batches(raw, extent, source):
+            for batch_rows, rows in _record_batches(raw, extent, source):
                 for start in range(0, rows.num_rows, _ROWS):
                     part = rows.slice(start, _ROWS)
                     columns = [as_binary(part, name) for name in names]
                     for column in columns:
                         hasher.update(column)
-                    batch = column_batch(part, columns, row + start, extent, source, account)
+                    batch = column_batch(
+                        part, columns, functools.partial(_row, batch_rows, start), extent, source, account
+                    )
                     if batch.texts:
                         yield batch
         except (pa.ArrowException, OSError) as error:
@@ -48,15 +51,24 @@ def read_arrow(extent: Extent, source: SourceSettings, account: RecordAccount) -
     account.inputs.append((extent.file, hasher.hexdigest(), account.records))
 
 
-def _record_batches(raw: BinaryIO, extent: Extent, source: SourceSettings) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Number of the first row, and rows, of each record batch of an extent."""
-    row = 0
+def _row(rows_before: Callable[[], int], row: int) -> int:
+    return rows_before() + row
+
+
+def _record_batches(
+    raw: BinaryIO, extent: Extent, source: SourceSettings
+) -> Iterator[tuple[Callable[[], int], pa.RecordBatch]]:
+    """The record batches of an extent, each with what counts the rows of the file before it.
+
+    Only reading tells how many rows a record batch has, so those before the extent are read when a message needs it.
+    """
     if raw.read(len(FILE_MAGIC)) != FILE_MAGIC:
         raw.seek(0)
+        row = 0
         with pa.ipc.open_stream(raw) as stream:
             check_columns(stream.schema, source, extent)
             for rows in stream:
-                yield row, rows
+                yield functools.partial(int, row), rows
                 row += rows.num_rows
         return
     raw.seek(0)
@@ -65,11 +77,13 @@ def _record_batches(raw: BinaryIO, extent: Extent, source: SourceSettings) -> It
     raw.seek(0)
     wanted = pa.ipc.IpcReadOptions(included_fields=sorted({_place(schema, name) for name in wanted_columns(source)}))
     file = pa.ipc.open_file(raw, options=wanted)
-    for number in range(extent.end):
-        rows = file.get_batch(number)
-        if number >= extent.start:
-            yield row, rows
-        row += rows.num_rows
+
+    @functools.cache
+    def rows_before(number: int) -> int:
+        return sum(file.get_batch(earlier).num_rows for earlier in range(number))
+
+    for number in range(extent.start, extent.end):
+        yield functools.partial(rows_before, number), file.get_batch(number)
 
 
 def _place(schema: pa.Schema, name: str) -> int:

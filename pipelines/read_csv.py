@@ -40,7 +40,9 @@ def read_csv(extent: Extent, source: SourceSettings, account: RecordAccount) -> 
         )
         reader = csv.reader(lines, delimiter=_delimiter(extent.relative), strict=True)
         try:
-            header = next(reader, [])
+            header = next(reader, None)
+            if header is None:
+                raise InputError(f"{extent.path}: is empty, without a line that names columns; leave it out")
             _check_header(header, source, extent)
             rows = _up_to_damage(reader, stream) if stream.tolerant else reader
             yield from _batches(rows, reader, header, extent, source, account)

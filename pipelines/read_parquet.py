@@ -4,6 +4,7 @@ Only the wanted columns are decoded, a few hundred rows at a time, so memory fol
 and not the file.
 """
 
+import functools
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -41,7 +42,7 @@ def read_parquet(extent: Extent, source: SourceSettings, account: RecordAccount)
                 columns = [as_binary(rows, name) for name in names]
                 for column in columns:
                     hasher.update(column)
-                batch = column_batch(rows, columns, row, extent, source, account)
+                batch = column_batch(rows, columns, functools.partial(int, row), extent, source, account)
                 row += rows.num_rows
                 if batch.texts:
                     yield batch

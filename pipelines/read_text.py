@@ -142,6 +142,9 @@ def _decode_line(
         if source.invalid_text == "replace":
             account.counted["repaired_text"] += 1
             return line.decode("utf-8", "replace")
-        place = Place(extent.path, extent.relative, f":{line_number(extent.path, extent, offset)}")
-        account.reject("invalid_utf8", lambda: place, str(error), "convert the file to UTF-8")
+
+        def where() -> Place:
+            return Place(extent.path, extent.relative, f":{line_number(extent.path, extent, offset)}")
+
+        account.reject("invalid_utf8", where, str(error), "convert the file to UTF-8")
         return None

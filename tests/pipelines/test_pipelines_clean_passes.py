@@ -30,6 +30,10 @@ def broken(text):
     return 5
 broken.version = "1"
 
+def half(text):
+    return text + "\\ud800"
+half.version = 1
+
 def raising(text):
     raise ZeroDivisionError("oh")
 raising.version = 1
@@ -196,6 +200,7 @@ def test_a_callable_that_cannot_be_used_stops_before_any_work(workshop: Any, nam
     ("name", "message"),
     [
         ("broken", r"broken: returned int, for a text that begins 'text'; it must return a text, True, False or None"),
+        ("half", r"half: returned a lone surrogate, for a text that begins 'text'; it must return a text"),
         ("raising", r"raising: raised ZeroDivisionError: oh, for a text that begins 'text'"),
     ],
 )
@@ -204,6 +209,15 @@ def test_a_callable_that_misbehaves_is_named(workshop: Any, name: str, message: 
         workshop.prepare(
             {"files": workshop.jsonl("a.jsonl", ["text"]), "clean": {"custom": f"gristmill_test_callables:{name}"}}
         )
+
+
+def test_a_module_that_cannot_be_imported_is_named(
+    workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "gristmill_broken_module.py").write_text("def f(:\n")
+    with pytest.raises(SettingsError, match=r"importing gristmill_broken_module raised SyntaxError: .*; mend the mod"):
+        workshop.prepare({"files": workshop.jsonl("a.jsonl", ["x"]), "clean": {"custom": "gristmill_broken_module:f"}})
 
 
 @pytest.mark.usefixtures("callables")

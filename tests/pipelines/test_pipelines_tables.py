@@ -1,6 +1,7 @@
 """Arrow IPC and CSV: the same documents as from JSON lines, cut or whole, and what is wrong named by its place."""
 
 import bz2
+import contextlib
 import csv
 import gzip
 import io
@@ -78,6 +79,40 @@ def test_arrow_faults(workshop: Any) -> None:
             read(workshop, {"files": [path]})
 
 
+def test_a_split_of_an_arrow_file_reads_its_own_part(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes before is read only where a message has to say which row of the file it is about."""
+    monkeypatch.setattr("gristmill.pipelines.plan.SPLIT_BYTES", 100_000)
+    texts = [f"{number} " * 8000 for number in range(60)]
+    path = workshop.write("a.arrow", arrow([*texts, None], stream=False, rows=1))
+    recipe = parse_recipe(workshop.values({"files": [path], "bad_records": "skip"}))
+    splits, found = plan_run(recipe).splits, []
+    assert len(splits) >= 10
+    with open(path, "rb") as file:
+        taken = 0
+
+        class Counted:
+            """The file, with a count of the bytes that are read."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(file, name)
+
+            def read(self, size: int = -1) -> bytes:
+                nonlocal taken
+                data = file.read(size)
+                taken += len(data)
+                return data
+
+        monkeypatch.setattr("gristmill.pipelines.read_arrow.open_read", lambda _: contextlib.nullcontext(Counted()))
+        for split in splits:
+            file.seek(0)
+            taken, account = 0, RecordAccount("skip")
+            for batch in read_split(split, recipe.sources[0], account):
+                found += batch.texts
+                assert taken < 200_000
+        assert [sample["where"] for sample in account.samples] == ["a.arrow: row 60, counted from 0"]
+    assert found == texts
+
+
 PACKS: dict[str, Callable[[bytes], bytes]] = {
     "csv": bytes,
     "csv.gz": gzip.compress,
@@ -123,6 +158,8 @@ def test_csv_faults(workshop: Any) -> None:
     assert read(workshop, source)[0] == ["good", "two\nlines", "b\ufffdd", "last"]
     with pytest.raises(InputError, match=r"no column 'body'; columns seen: text, n; set text_field"):
         read(workshop, {"files": [path], "text_field": "body"})
+    with pytest.raises(InputError, match=r"n\.csv: is empty, without a line that names columns; leave it out"):
+        read(workshop, {"files": [workshop.write("n.csv", b"")]})
     twice = workshop.write("b.csv", b"text,text\na,b\n")
     with pytest.raises(InputError, match=r"2 columns are called 'text'"):
         read(workshop, {"files": [twice]})
