@@ -20,7 +20,7 @@ Texts = list[list[str]]
 
 def normal(text: str) -> str:
     """The definition of a normal form."""
-    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+    return "".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
 def paragraphs(text: str) -> list[tuple[str, str]]:
