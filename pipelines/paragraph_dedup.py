@@ -285,7 +285,7 @@ def check_cuts(job: Job, source_id: str, lost: int, characters: int) -> None:
         DataError: more go than `paragraph_dedup.max_fraction` allows.
     """
     settings = job.recipe.paragraph_dedup
-    if settings is None or lost <= settings.warn_fraction * characters:
+    if settings is None:
         return
     said = f"source {source_id!r}: {lost} of {characters} characters are in paragraphs that occurred before"
     if lost > settings.max_fraction * characters:
@@ -293,4 +293,5 @@ def check_cuts(job: Job, source_id: str, lost: int, characters: int) -> None:
             f"{said}, more than paragraph_dedup.max_fraction = {settings.max_fraction:g} allows. Raise "
             "paragraph_dedup.min_chars, leave the source out of paragraph_dedup.sources, or raise the limit"
         )
-    warnings.warn(f"{said}, more than paragraph_dedup.warn_fraction = {settings.warn_fraction:g}", stacklevel=2)
+    if lost > settings.warn_fraction * characters:
+        warnings.warn(f"{said}, more than paragraph_dedup.warn_fraction = {settings.warn_fraction:g}", stacklevel=2)

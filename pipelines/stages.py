@@ -335,7 +335,7 @@ def _check_bad(source_id: str, limit: float, totals: Result) -> None:
 def _check_near(job: Job, source_id: str, near: int, documents: int) -> None:
     """Tells of a source that loses many near duplicates, and refuses to go on where it would lose most of itself."""
     settings = job.recipe.near_dedup
-    if settings is None or near <= settings.warn_fraction * documents:
+    if settings is None:
         return
     lost = f"source {source_id!r}: {near} of {documents} documents are near duplicates of earlier ones"
     if near > settings.max_fraction * documents:
@@ -343,7 +343,8 @@ def _check_near(job: Job, source_id: str, near: int, documents: int) -> None:
             f"{lost}, more than near_dedup.max_fraction = {settings.max_fraction:g} allows: one template for all, "
             "perhaps. Raise near_dedup.threshold, leave the source out of near_dedup.sources, or raise the limit"
         )
-    warnings.warn(f"{lost}, more than near_dedup.warn_fraction = {settings.warn_fraction:g}", stacklevel=2)
+    if near > settings.warn_fraction * documents:
+        warnings.warn(f"{lost}, more than near_dedup.warn_fraction = {settings.warn_fraction:g}", stacklevel=2)
 
 
 def _check_shards(source_id: str, shards: list[Result], documents: int, tokens: int) -> None:

@@ -284,6 +284,8 @@ class TestCorpus:
             DataError, match=r"'s0': 9 of 10 documents are near duplicates of .*\.max_fraction = 0\.8 allows"
         ):
             workshop.prepare(source, near_dedup={})
+        with pytest.raises(DataError, match=r"max_fraction = 0\.2 allows"):  # below what is warned of, too
+            workshop.prepare(source, near_dedup={"max_fraction": 0.2, "warn_fraction": 0.95})
         assert not Path(workshop.folder / "out" / "manifest.json").exists()
         with pytest.warns(UserWarning, match=r"9 of 10 documents are near duplicates of .*\.warn_fraction = 0\.3"):
             workshop.prepare(source, near_dedup={"max_fraction": 0.95})

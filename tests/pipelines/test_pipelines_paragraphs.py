@@ -251,6 +251,9 @@ class TestCorpus:
             DataError, match=r"'s0': 423 of 480 characters are in paragraphs that occurred before, more"
         ):
             workshop.prepare(*of(texts, workshop), paragraph_dedup={"min_chars": 20})
+        below = {"min_chars": 20, "max_fraction": 0.2, "warn_fraction": 0.95}  # what is warned of
+        with pytest.raises(DataError, match=r"max_fraction = 0\.2 allows"):
+            workshop.prepare(*of(texts, workshop), paragraph_dedup=below)
         said = r"423 of 480 characters .* more than paragraph_dedup\.warn_fraction = 0\.3"
         with pytest.warns(UserWarning, match=said):
             workshop.prepare(*of(texts, workshop), paragraph_dedup={"min_chars": 20, "max_fraction": 0.9})
