@@ -16,6 +16,7 @@ from gristmill.formats.errors import CorpusError, FormatError, SettingsError
 from gristmill.formats.storage import exists, is_local, join, local_path
 from gristmill.runtime.data_handler import DataRestore, DataSave
 from gristmill.runtime.state import HasState
+from gristmill.runtime.whole_number import whole_number
 
 __all__ = ["Checkpoints"]
 
@@ -41,12 +42,17 @@ class Checkpoints:
             keep: how many of the newest checkpoints are kept, at least 1.
 
         Raises:
-            SettingsError: `keep` is below 1.
+            SettingsError: `keep` is below 1, or the folder is a file.
         """
+        keep = whole_number("keep", keep)
         if keep < 1:
             raise SettingsError(f"keep must be at least 1 checkpoint, not {keep}")
         path = os.fspath(folder)
         self.folder = os.path.abspath(local_path(path)) if is_local(path) else path
+        if is_local(path) and os.path.exists(self.folder) and not os.path.isdir(self.folder):
+            raise SettingsError(
+                f"{self.folder}: is a file; checkpoints need a folder, which is made where it is absent"
+            )
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
         self._manager = ocp.CheckpointManager(self.folder, options=options, item_names=(_MODEL, _DATA))
 
@@ -64,14 +70,16 @@ class Checkpoints:
         """Saves model and data state as one checkpoint; one that is there already is kept.
 
         Args:
-            step: steps trained so far.
+            step: steps trained so far, a whole number of at least 0.
             model: tree of arrays: parameters, optimiser state, whatever is to come back.
             batches: the data, right after the batch of that step was trained on.
 
         Raises:
+            SettingsError: `step` is no such number; its checkpoint would not be found again.
             CorpusError: the folder holds checkpoints of later steps: of another run, or of this one before it went back
                 further than to the newest. The next start would go on from those.
         """
+        step = whole_number("step", step, 0)
         present = self._manager.all_steps()
         later = sorted(other for other in present if other > step)
         if later:

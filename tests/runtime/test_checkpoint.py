@@ -138,6 +138,19 @@ def test_a_checkpoint_of_another_stream_is_refused(tmp_path: Path, batches: Toke
             checkpoints.restore(model, other)
 
 
+def test_what_would_not_be_found_again_is_not_saved(tmp_path: Path, batches: TokenBatches) -> None:
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        for step in (3.5, "3", -1):
+            with pytest.raises(SettingsError, match=rf"step must be a whole number of at least 0, not {step!r}"):
+                checkpoints.save(step, {}, batches)  # type: ignore[arg-type]  # on purpose
+        checkpoints.save(np.int64(2), {"weights": jnp.zeros(3)}, batches)  # type: ignore[arg-type]  # is taken
+        checkpoints.wait()
+        assert checkpoints.steps == [2]
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="file: is a file; checkpoints need a folder"):
+        Checkpoints(tmp_path / "file")
+
+
 @pytest.mark.parametrize(("step", "message"), [(None, "no checkpoint; complete ones are not there"), (3, "of step 3;")])
 def test_a_checkpoint_that_is_not_there(tmp_path: Path, batches: TokenBatches, step: int | None, message: str) -> None:
     with Checkpoints(tmp_path) as checkpoints, pytest.raises(CorpusError, match=message):
