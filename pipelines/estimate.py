@@ -174,8 +174,15 @@ class _Sampler:
                 ranges = [(file, 0, file.size) for file in files]
             else:
                 ranges = list(_ranges(files, total, width))
+            faults = []
             for file, start, end in ranges:
-                self._add(tally, [_extent(file, start=start, end=end)], end - start)
+                try:
+                    self._add(tally, [_extent(file, start=start, end=end)], end - start)
+                except InputError as error:  # in a place of few records none may have the text
+                    faults.append(error)
+                    tally.amount += end - start
+            if faults and len(faults) == len(ranges):
+                raise faults[0]
             if tally.documents or width * _PLACES >= min(total, _MOST_BYTES):
                 return tally
             width *= 8
@@ -192,7 +199,8 @@ class _Sampler:
                 if cut or width >= _MOST_BYTES:
                     break
                 width *= 8
-            self._add_bytes(tally, file, data[:cut], consumed * cut / max(1, len(data)))
+            end = b"\n" if whole and file.format == "csv" else b""  # without which a row counts as cut
+            self._add_bytes(tally, file, data[:cut] + end, consumed * cut / max(1, len(data)))
         return tally
 
     def whole_files(self, files: Sequence[InputFile]) -> _Tally:

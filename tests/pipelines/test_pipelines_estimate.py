@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 from collections.abc import Callable
 from functools import cache
@@ -220,3 +221,18 @@ def test_documents_that_bounds_in_tokens_leave_out_do_not_count(workshop: Any, e
     kept = [text for text in texts if 30 <= len(text.split()) <= 80]
     assert len(kept) < 0.6 * len(texts)
     near(estimated("a.jsonl", clean={"min_tokens": 30, "max_tokens": 80}), kept)
+
+
+def test_a_place_in_which_no_record_has_the_text(workshop: Any, estimated: Callable[..., SourceEstimate]) -> None:
+    """Records so long that few fit in a place: one bad record there is no wrong name, but all of them are."""
+    rows = [{"text" if number != 3 else "other": "word " * 20_000} for number in range(20)]
+    workshop.write("a.jsonl", b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+    found = estimated("a.jsonl", bad_records="skip", max_bad_fraction=0.1, clean={"exact_dedup": False})
+    assert 10 <= found.documents <= 20
+    with pytest.raises(InputError, match="none of 1 records has the text"):
+        estimated("a.jsonl", bad_records="skip", text_field="body")
+
+
+def test_the_last_row_of_a_csv_counts(workshop: Any, estimated: Callable[..., SourceEstimate]) -> None:
+    workshop.write("a.csv", b"text\none row")
+    assert estimated("a.csv").documents == 1
