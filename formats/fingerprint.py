@@ -17,7 +17,7 @@ ORDER_VERSION = 1
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     raise TypeError(f"{type(value).__name__} has no canonical JSON form: use dict, list, str, int, float, bool or None")
 
 

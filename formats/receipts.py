@@ -7,7 +7,7 @@ the files are still there with their sizes. Content is checked by `gristmill ver
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gristmill.formats.errors import FormatError, StorageError
@@ -60,7 +60,7 @@ def item_receipt_path(corpus: str, step: str, item: str) -> str:
 
 def write_receipt(path: str, receipt: Receipt) -> None:
     """Publishes a receipt."""
-    value = asdict(receipt)
+    value = {entry.name: getattr(receipt, entry.name) for entry in fields(receipt)}
     if not receipt.cleared:
         del value["cleared"]
     write_bytes(path, pretty_json(value))

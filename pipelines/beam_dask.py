@@ -7,7 +7,9 @@ its steps to bags. Dask tries the items of a worker that died on others, so such
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +32,16 @@ from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils import key_split
 
+from gristmill import __version__
 from gristmill.formats.errors import DataError, GristmillError, SettingsError
 
 __all__ = ["dask_error", "GristmillDaskRunner"]
 
+_NAME = "DaskRunner"
 _PIECES_PER_THREAD = 4
+_LOOK_SECONDS = 10.0
+_OWN_PATIENCE_SECONDS = 90.0
+_PATIENCE_SECONDS = 900.0  # a cluster that grows on demand may have none at first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,10 +148,13 @@ class _Result(DaskRunnerResult):  # type: ignore[misc]  # Beam ships no types
     """A run that takes its client, and the cluster if it has one of its own, down when it ends."""
 
     closing: contextlib.ExitStack
+    patience: float
 
     def wait_until_finish(self, duration: int | None = None) -> str:
         """Waits for the end, in milliseconds if not for ever; raises what a worker raised."""
         with self.closing:
+            if duration is None:
+                _await(self.client, self.futures, self.patience)
             state: str = super().wait_until_finish(duration)
             lost = [future.status for future in self.futures if future.status != "finished"]
             if lost and duration is None:  # which Beam takes for done
@@ -152,6 +162,25 @@ class _Result(DaskRunnerResult):  # type: ignore[misc]  # Beam ships no types
                     f"Dask gave the run up as {lost[0]}; its scheduler's log says why. What is finished stays"
                 )
         return state
+
+
+def _await(client: Any, futures: Sequence[Any], patience: float) -> None:
+    """Waits for futures, but not for workers that do not come: Dask itself waits for them without end."""
+    seen = time.monotonic()
+    while True:
+        try:
+            distributed.wait(futures, timeout=_LOOK_SECONDS)
+            return
+        except CancelledError:
+            return
+        except TimeoutError:
+            if client.nthreads():
+                seen = time.monotonic()
+            elif time.monotonic() - seen > patience:
+                raise DataError(
+                    f"Dask has had no worker for {patience:.0f} s; its workers' log says why they ended. What is "
+                    "finished stays"
+                ) from None
 
 
 class GristmillDaskRunner(DaskRunner):  # type: ignore[misc]  # Beam ships no types
@@ -171,19 +200,23 @@ class GristmillDaskRunner(DaskRunner):  # type: ignore[misc]  # Beam ships no ty
         """Hands a pipeline to Dask; the result takes down what was started here.
 
         Raises:
-            SettingsError: no scheduler answers.
+            SettingsError: no scheduler answers, or the cluster has no Gristmill of this version.
         """
         with contextlib.ExitStack() as opening:
             given = options.view_as(DaskOptions).get_all_options(drop_default=True, current_only=True)
             bag_options = DaskOptions._extract_bag_kwargs(given)  # noqa: SLF001 - as Beam's own runner does
-            if not given.keys() & {"address", "scheduler_file"}:
+            own = not given.keys() & {"address", "scheduler_file"}
+            if own:
                 given["address"] = opening.enter_context(_cluster(self._workers, verbose=self._verbose))
             client = opening.enter_context(_client(given))
+            if not own:
+                _check_versions(client)
             pipeline.replace_all(dask_overrides())
             visitor = self.to_dask_bag_visitor(bag_options)
             pipeline.visit(visitor)
             last = list(visitor.bags.values())[-1]  # a run is one chain of stages, so all else leads to it
             result = _Result(client, client.compute(dask.optimize(last)))
+            result.patience = _OWN_PATIENCE_SECONDS if own else _PATIENCE_SECONDS
             result.closing = opening.pop_all()
             return result
 
@@ -195,9 +228,31 @@ def _client(options: dict[str, Any]) -> Any:
     except (OSError, TimeoutError, ValueError) as error:
         where = options.get("address") or options.get("scheduler_file")
         raise SettingsError(
-            f"--runner DaskRunner: no Dask scheduler answers at {where} ({error}); start one with `dask scheduler`, or "
+            f"--runner {_NAME}: no Dask scheduler answers at {where} ({error}); start one with `dask scheduler`, or "
             "leave its address out to have processes started on this machine"
         ) from error
+
+
+def _check_versions(client: Any) -> None:
+    """Refuses a cluster whose processes could not do the work; a worker that cannot read an item ends at once."""
+    try:
+        found = {**client.run(_version), "the scheduler": client.run_on_scheduler(_version)}
+    except Exception as error:
+        raise SettingsError(
+            f"--runner {_NAME}: a process of the cluster cannot load Gristmill: {type(error).__name__}: {error}; "
+            f"install gristmill[dask]=={__version__} where its scheduler and its workers run"
+        ) from error
+    other = next((where for where, version in found.items() if version != __version__), None)
+    if other is not None:
+        raise SettingsError(
+            f"--runner {_NAME}: {other} has Gristmill {found[other]}, but {__version__} launches the run; "
+            "install the same"
+        )
+
+
+def _version() -> str:
+    """The version of Gristmill where this is called."""
+    return __version__
 
 
 @contextlib.contextmanager

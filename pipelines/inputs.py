@@ -33,6 +33,7 @@ from gristmill.pipelines.input_formats import (
     format_of,
     says_compressed,
 )
+from gristmill.pipelines.input_identity import identities
 from gristmill.pipelines.input_lists import expand_lists
 from gristmill.pipelines.input_stores import open_store, web_facts, web_name, web_path
 
@@ -44,6 +45,7 @@ _COPY = re.compile(r"[0-9a-f]{64}\.(parquet|json)")
 _CHECKSUMS = ("crc32c", "md5Hash", "md5", "sha256", "ETag", "etag")
 _HASH_BYTES = 8 << 20
 _THREADS = 16
+_AT_ONCE = 16
 _SHOWN = 5
 
 
@@ -91,28 +93,35 @@ def find_inputs(
         return _hub_inputs(source, key)
     found: list[tuple[str, str]] = []
     seen: set[str] = set()
-    own = None if output is None else _identity(output).rstrip("/") + "/"
-    kept = None if source.copies is None else _identity(source.copies).rstrip("/")
+    identity_of = identities()
+    own = None if output is None else identity_of(output).rstrip("/") + "/"
+    kept = None if source.copies is None else identity_of(source.copies).rstrip("/")
     for pattern in expand_lists(source.files, f"{key}.files"):
         matches = _match(pattern, source.format)
         if own is not None:
-            matches = [match for match in matches if not _identity(match[0]).startswith(own)]
+            matches = [match for match in matches if not identity_of(match[0]).startswith(own)]
         if kept is not None:
-            matches = [match for match in matches if not _is_copy(_identity(match[0]), kept)]
+            matches = [match for match in matches if not _is_copy(identity_of(match[0]), kept)]
         if not matches:
             raise SettingsError(
                 f'{key}.files: nothing to read at "{pattern}": no such file, and no file matches it as a pattern or '
                 "lies below it as a folder with a known extension"
             )
         for path, relative in matches:
-            identity = _identity(path)
+            identity = identity_of(path)
             if identity not in seen:
                 seen.add(identity)
                 found.append((path, relative))
     found = _told_apart(found)
     _check_damaged(source, {relative for _, relative in found}, key)
+    step = max(1, min(_AT_ONCE, len(found) // (_AT_ONCE * _THREADS)))
+    some = [found[start : start + step] for start in range(0, len(found), step)]
+
+    def examine(entries: list[tuple[str, str]]) -> list[InputFile]:
+        return [_examine(path, relative, source.format, key, checksums) for path, relative in entries]
+
     with ThreadPoolExecutor(_THREADS) as pool:
-        return tuple(pool.map(lambda entry: _examine(entry[0], entry[1], source.format, key, checksums), found))
+        return tuple(file for files in pool.map(examine, some) for file in files)
 
 
 def _is_copy(identity: str, folder: str) -> bool:
@@ -147,16 +156,6 @@ def _hub_inputs(source: SourceSettings, key: str) -> tuple[InputFile, ...]:
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return tuple(pool.map(examine, found))
-
-
-def _identity(path: str) -> str:
-    """What two spellings of one file have in common."""
-    return os.path.realpath(local_path(path)) if is_local(path) else _canonical(path)
-
-
-def _canonical(path: str) -> str:
-    file_system, inner = open_store(path)
-    return str(file_system.unstrip_protocol(inner))
 
 
 def _told_apart(found: list[tuple[str, str]]) -> list[tuple[str, str]]:

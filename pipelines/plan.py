@@ -9,7 +9,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -46,6 +46,7 @@ PLAN_NAME = "_stages/plan.json"
 _READER_VERSION = 1
 _FILES_PER_SPLIT = 4096
 _THREADS = 16
+_GROUPED = ("parquet", "arrow")  # formats whose files lie in groups of rows
 _KEY_BYTES_PER_PARTITION = 2 << 30
 
 
@@ -163,7 +164,9 @@ def _extents(files: tuple[InputFile, ...], source: SourceSettings) -> Iterator[t
     """(bytes, extent) of every file, in order; what files say of their groups of rows is read ahead, side by side."""
     pool = ThreadPoolExecutor(_THREADS)
     try:
-        for number, (file, sizes) in enumerate(zip(files, pool.map(_group_sizes, files), strict=True)):
+        asked = pool.map(_group_sizes, [file for file in files if file.format in _GROUPED])
+        for number, file in enumerate(files):
+            sizes = next(asked) if file.format in _GROUPED else None
             for size, extent in _file_extents(number, file, sizes, source):
                 alone = extent.format == STREAM and len(files) <= _FILES_PER_SPLIT  # a shard is resumed by itself
                 yield max(size, SPLIT_BYTES) if alone else size, extent
@@ -249,8 +252,7 @@ def _pack(extents: Iterator[tuple[int, Extent]]) -> Iterator[list[Extent]]:
 
 def write_plan(corpus: str, plan: Plan) -> None:
     """Publishes the plan inside the corpus, where the work items read it."""
-    inputs = [[asdict(file) for file in files] for files in plan.inputs]
-    value = {"inputs": inputs, "splits": plan.splits, "cut": plan.cut}
+    value = {"inputs": plan.inputs, "splits": plan.splits, "cut": plan.cut}
     write_bytes(join(corpus, PLAN_NAME), canonical_json(value) + b"\n")
 
 

@@ -21,6 +21,7 @@ from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt
 from gristmill.formats.recipe import SourceSettings
 from gristmill.formats.storage import FileFacts, Publication, join, open_read, publish
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.joined import join_batches
 from gristmill.pipelines.plan import Plan, Split
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import Batch, RecordAccount
@@ -101,7 +102,7 @@ def read_records(job: Job, split: Split, source: SourceSettings, account: Record
     """
     receipt = copy_receipt(job, split) if source.materialize else None
     if receipt is None:
-        yield from read_split(split, source, account)
+        yield from join_batches(read_split(split, source, account))
         return
     _restore(account, receipt.result["account"])
     place = _place(job, split)

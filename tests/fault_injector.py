@@ -174,11 +174,10 @@ def injected(folder: Path, once: Mapping[str, str]) -> Iterator[Faults]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER, str(folder))
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")])))
-        for module, names in WORK.items():
+        modules = {name: importlib.import_module(f"gristmill.pipelines.{name}") for name in (*WORK, *CALLERS)}
+        for home, names in WORK.items():
             for name in names:
-                home = importlib.import_module(f"gristmill.pipelines.{module}")
-                faulty = faults.wrap(getattr(home, name))
-                patch.setattr(home, name, faulty)
-                for caller in CALLERS:
-                    patch.setattr(importlib.import_module(f"gristmill.pipelines.{caller}"), name, faulty)
+                faulty = faults.wrap(getattr(modules[home], name))
+                for module in (home, *CALLERS):
+                    patch.setattr(modules[module], name, faulty)
         yield faults

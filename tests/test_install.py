@@ -4,6 +4,7 @@ A checkout works through links and an editable install, which hides a file that 
 """
 
 import configparser
+import json
 import os
 import shutil
 import subprocess
@@ -161,3 +162,52 @@ def test_the_console_script_answers(installed: Path, tmp_path: Path) -> None:
     assert dict(parsed["console_scripts"]) == {"gristmill": "gristmill.cli:entry"}
     script = installed / "bin" / "gristmill"
     assert "prepare" in run(sys.executable, str(script), "--help", cwd=tmp_path, PYTHONPATH=str(installed))
+
+
+ONLY_THE_WHEEL = """
+import sys
+sys.path[:] = [path for path in sys.path if path != {checkout!r}]
+sys.meta_path[:] = [finder for finder in sys.meta_path if "gristmill" not in getattr(finder, "__module__", "")]
+"""
+
+
+@pytest.mark.parametrize(
+    "runner",
+    [
+        ("--max-workers", "2"),
+        ("--runner", "FnApiRunner", "--direct_num_workers=2", "--direct_running_mode=multi_processing"),
+    ],
+    ids=["of its own", "of Beam"],
+)
+def test_worker_processes_need_the_wheel_alone(
+    installed: Path, tiny_tokenizer: Path, tmp_path: Path, runner: tuple[str, ...]
+) -> None:
+    """Every process of the run, workers too, sees the wheel and no checkout; what it works on lies elsewhere again."""
+    hook, data, elsewhere = (tmp_path / name for name in ("hook", "data", "elsewhere"))
+    for folder in (hook, data, elsewhere):
+        folder.mkdir()
+    (hook / "sitecustomize.py").write_text(ONLY_THE_WHEEL.format(checkout=str(ROOT / "src")), "utf-8")
+    for part in range(2):
+        lines = "".join(
+            f'{{"text": "The {number}th text of the file, which is English."}}\n' for number in range(40 + part)
+        )
+        (data / f"{part}.jsonl").write_text(lines, "utf-8")
+    recipe = f"""
+name = "wheel"
+output = "out"
+tokenizer = {{path = "{tiny_tokenizer}", eod = "<|endoftext|>"}}
+sources = [{{id = "s", files = ["../data/0.jsonl"]}}, {{id = "t", files = ["../data/1.jsonl"]}}]
+near_dedup = {{max_fraction = 1.0, warn_fraction = 1.0}}
+index = {{sequence_length = 8, samples = 4}}
+defaults = {{clean = {{languages = ["en"]}}}}
+"""
+    (elsewhere / "recipe.toml").write_text(recipe, "utf-8")
+    path = os.pathsep.join((str(hook), str(installed)))
+    where = run(sys.executable, "-c", "import gristmill; print(gristmill.__file__)", cwd=elsewhere, PYTHONPATH=path)
+    assert where.startswith(str(installed))
+    words = [sys.executable, "-m", "gristmill", "prepare", "recipe.toml", "--quiet", *runner]
+    run(*words, cwd=elsewhere, PYTHONPATH=path)
+    assert run(*words[:3], "verify", "out", cwd=elsewhere, PYTHONPATH=path) == "out: sound\n"
+    sources = json.loads((elsewhere / "out" / "manifest.json").read_bytes())["sources"]
+    assert sources[0]["shards"]
+    assert sources[1]["dropped"]["exact_duplicate"] == 40
