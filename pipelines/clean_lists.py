@@ -165,8 +165,8 @@ class AddressRule:
         """
         if documents.addresses is None:
             raise InputError(
-                "clean.url_lists: a file of plain text or code has no field that could hold the address of a document; "
-                "leave url_lists out for this source"
+                "clean.url_lists: the documents come without addresses; set url_lists = [] in the clean table of their "
+                "source"
             )
         without = sum(not documents.addresses[number] for number in documents.numbers())
         if without:

@@ -23,6 +23,7 @@ from gristmill.formats.recipe import STREAM, Recipe, SourceSettings
 from gristmill.formats.storage import join, open_read, read_bytes, write_bytes
 from gristmill.pipelines.array_record_file import read_array_index
 from gristmill.pipelines.arrow_file import arrow_batches
+from gristmill.pipelines.field_check import check_fields
 from gristmill.pipelines.inputs import InputFile, find_inputs
 
 __all__ = [
@@ -129,7 +130,7 @@ def plan_run(recipe: Recipe) -> Plan:
     """Lists the inputs of a recipe and cuts them into splits.
 
     Raises:
-        SettingsError: a pattern matches nothing.
+        SettingsError: a pattern matches nothing, or fields are wanted of files that have none.
         InputError: a Parquet file cannot be opened.
         StorageError: a file cannot be examined.
     """
@@ -137,6 +138,7 @@ def plan_run(recipe: Recipe) -> Plan:
     splits: list[Split] = []
     for number, source in enumerate(recipe.sources):
         files = find_inputs(source, f"sources[{number}]", output=recipe.output)
+        check_fields(files, source, f"sources[{number}]")
         inputs.append(files)
         for part, extents in enumerate(_pack(_extents(files, source))):
             splits.append(

@@ -7,7 +7,7 @@ cleaning step hand on record numbers instead of text.
 
 from collections.abc import Iterator
 
-from gristmill.formats.errors import InputError, SettingsError
+from gristmill.formats.errors import InputError
 from gristmill.formats.recipe import SourceSettings
 from gristmill.pipelines.plan import Extent, Split
 from gristmill.pipelines.read_array_record import read_array_record
@@ -34,12 +34,10 @@ def read_split(split: Split, source: SourceSettings, account: RecordAccount) -> 
 
     Raises:
         InputError: a record is bad and the policy is "fail", or a file is damaged.
-        SettingsError: fields are to be carried along, and the texts have none.
         StorageError: a file cannot be read.
     """
     group: list[Extent] = []
     for extent in split.extents:
-        _check_carry(extent, source)
         if _kind(extent, source) == "files":
             group.append(extent)
             continue
@@ -49,16 +47,6 @@ def read_split(split: Split, source: SourceSettings, account: RecordAccount) -> 
         yield from _read_one(extent, source, account)
     if group:
         yield from read_text_files(group, source, account)
-
-
-def _check_carry(extent: Extent, source: SourceSettings) -> None:
-    if source.carry is not None and (extent.format in {"python", "text"} or _holds_texts(extent, source)):
-        key = source.carry.setting(source.carry.names[0])
-        raise SettingsError(f"{key}: {extent.path} holds texts without fields, so nothing can be carried; leave it out")
-
-
-def _holds_texts(extent: Extent, source: SourceSettings) -> bool:
-    return extent.format in {"tfrecord", "array_record"} and source.record == "text"
 
 
 def _kind(extent: Extent, source: SourceSettings) -> str:

@@ -243,8 +243,13 @@ def test_a_table_without_the_column_of_addresses_is_refused(workshop: Any) -> No
 
 def test_a_format_without_addresses_is_refused(workshop: Any) -> None:
     lists = workshop.write("urls.txt", b"bad.example\n")
-    with pytest.raises(InputError, match=r"clean\.url_lists: a file of plain text or code has no field"):
+    told = r"sources\[0\]\.clean\.url_lists: .*a\.txt holds texts without fields, .*; set url_lists = \[\] in the clean"
+    with pytest.raises(SettingsError, match=told):
         workshop.prepare({"files": workshop.write("a.txt", b"text"), "clean": {"url_lists": lists}})
+    assert not (workshop.folder / "out").exists()
+    records = {"files": workshop.write("a.tfrecord", b""), "record": "text", "clean": {"url_lists": lists}}
+    with pytest.raises(SettingsError, match=r"a\.tfrecord holds texts without fields"):
+        workshop.prepare(records)
 
 
 def test_another_list_rebuilds_and_the_same_elsewhere_does_not(workshop: Any) -> None:
