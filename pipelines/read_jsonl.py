@@ -7,7 +7,7 @@ that is a wrong name and no bad record.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -155,7 +155,7 @@ def parse_object(
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        row, fault = _look_again(line)
+        row, fault = _look_again(line, source.form.names)
         if fault is not None:
             if row is None or source.invalid_text != "replace":
                 account.reject(fault, where, f"{error} in {line[:80]!r}", "mend the line")
@@ -168,8 +168,12 @@ def parse_object(
     return row
 
 
-def _look_again(line: bytes) -> tuple[Any, str | None]:
+def _look_again(line: bytes, wanted: Sequence[str]) -> tuple[Any, str | None]:
     """What a line that orjson refuses holds all the same, and its fault.
+
+    Args:
+        line: the line.
+        wanted: the fields that make up the text; what is wrong in another one is no fault of the record.
 
     Returns:
         The row, with U+FFFD in place of invalid text, and the name of the fault; None for the row where more than text
@@ -179,13 +183,18 @@ def _look_again(line: bytes) -> tuple[Any, str | None]:
     valid = text.encode("utf-8") == line
     try:
         row = json.loads(text, parse_constant=_no_constant)
+        told = row if valid else json.loads(line.decode("utf-8", "surrogateescape"), parse_constant=_no_constant)
         mended = _without_surrogates(row)
-        surrogates = bool(mended != row)
     except (ValueError, RecursionError):
         return None, "malformed_json" if valid else "invalid_utf8"
-    if valid:
-        return mended, "lone_surrogate" if surrogates else None
-    return mended, "invalid_utf8"
+    if isinstance(told, dict):
+        values = (field_value(told, name) for name in wanted)
+        sound = all(_without_surrogates(value) == value for value in values if value is not MISSING)
+    else:
+        sound = bool(_without_surrogates(told) == told)
+    if sound:
+        return mended, None
+    return mended, "lone_surrogate" if valid else "invalid_utf8"
 
 
 def _no_constant(name: str) -> Any:

@@ -252,6 +252,15 @@ def test_an_id_of_any_kind_is_told(workshop: Any, ids: pa.Array, told: Any) -> N
         workshop.prepare(source)
 
 
+def test_what_is_no_text_in_a_field_that_is_carried(workshop: Any) -> None:
+    """It is no fault of the text, which goes on; what is carried has U+FFFD in its place."""
+    data = b'{"text":"one","u":"caf\xff"}\n{"text":"two","u":"\\ud800x"}\n{"text":"three","u":"good"}\n'
+    workshop.prepare({"files": [workshop.write("x.jsonl", data)], "carry": ["u"]})
+    assert workshop.texts("s0") == ["one", "two", "three"]
+    assert lines(workshop.folder / "out") == [{"u": "caf\ufffd"}, {"u": "\ufffdx"}, {"u": "good"}]
+    assert workshop.manifest()["sources"][0]["counted"] == {}
+
+
 def test_a_column_that_is_missing_is_asked_for_by_its_key(workshop: Any) -> None:
     path = workshop.write("x.parquet", parquet(ROWS))
     lists = {"clean": {"url_lists": [workshop.write("list.txt", b"b.org\n")], "url_field": "address"}}

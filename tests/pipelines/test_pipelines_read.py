@@ -130,6 +130,9 @@ class TestJsonl:
             (row(text="a\x0bb\x0cc\rd\ne\x00f"), ["a\x0bb\x0cc\rd\ne\x00f"]),
             (b'{"text":"\\ud83d\\ude00"}\n', ["\U0001f600"]),
             (b'{"text":"a","text":"b"}\n', ["b"]),
+            (b'{"text":"a","x":"caf\xff"}\n' + GOOD, ["a", "good"]),  # what is wrong in another field is no fault
+            (b'{"x":{"y":["\\ud800"]},"text":"a"}\n', ["a"]),
+            (b'{"\xff":1,"text":"\xc3\xa9"}\n', ["\u00e9"]),
             (b'  {"x": 1e400, "text" : "a"}  \n', ["a"]),
             (b'{"x": ' + b"[" * 900 + b"]" * 900 + b', "text":"a"}\n', ["a"]),
             (b'{"x": 123456789012345678901234567890, "text":"a"}\n', ["a"]),
@@ -293,13 +296,16 @@ class TestRepair:
             (b'{"text":"caf\xff\xfe"}\n', "caf\ufffd\ufffd"),
             (b'{"text":"a\\ud800b"}\n', "a\ufffdb"),
             (b'{"text":"\xed\xa0\x80"}\n', "\ufffd\ufffd\ufffd"),
-            (b'{"text":"ok","x":"\\udfff"}\n', "ok"),
         ],
     )
     def test_invalid_text_is_replaced_and_counted(self, read: Read, line: bytes, text: str) -> None:
         texts, account = read({"a.jsonl": GOOD + line}, policy="fail", invalid_text="replace")
         assert texts == ["good", text]
         assert (account.counted, account.dropped) == ({"repaired_text": 1}, {})
+
+    def test_a_text_that_needs_no_repair_is_not_counted(self, read: Read) -> None:
+        texts, account = read({"a.jsonl": b'{"text":"ok","x":"\\udfff"}\n'}, policy="fail", invalid_text="replace")
+        assert (texts, account.counted, account.dropped) == (["ok"], {}, {})
 
     @pytest.mark.parametrize("name", ["cut", "NaN", "Infinity", "deep", "array", "missing", "two values", "no value"])
     def test_other_faults_stay_faults(self, read: Read, name: str) -> None:
