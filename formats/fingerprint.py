@@ -11,6 +11,8 @@ from typing import Any
 
 __all__ = ["canonical_json", "digest", "ORDER_VERSION", "pretty_json", "short"]
 
+_quoted = json.encoder.encode_basestring
+
 ORDER_VERSION = 1
 """Version of the rules that turn data and settings into an order of samples; raised only when bytes change."""
 
@@ -36,8 +38,28 @@ def pretty_json(value: Any) -> bytes:
 
     What UTF-8 cannot hold (a file name of other bytes) is written as JSON's own escape and reads back the same.
     """
-    text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+    text = _indented(value, "\n")
     return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _indented(value: Any, line: str) -> str:
+    """What `json.dumps` gives with two spaces and sorted keys, which is slow, and many files make long texts."""
+    if isinstance(value, str):
+        return _quoted(value)
+    inner = line + "  "
+    if isinstance(value, dict):
+        rows = [f"{_name(key)}: {_indented(value[key], inner)}" for key in sorted(value)]
+        return f"{{{inner}{f',{inner}'.join(rows)}{line}}}" if rows else "{}"
+    if isinstance(value, list | tuple):
+        rows = [_indented(entry, inner) for entry in value]
+        return f"[{inner}{f',{inner}'.join(rows)}{line}]" if rows else "[]"
+    if value is None or isinstance(value, int | float):
+        return json.dumps(value, allow_nan=False)
+    return _indented(_plain(value), line)
+
+
+def _name(key: Any) -> str:
+    return _quoted(key) if isinstance(key, str) else f'"{json.dumps(key, allow_nan=False)}"'
 
 
 def digest(value: Any) -> str:

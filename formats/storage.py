@@ -75,6 +75,7 @@ def is_local(path: str) -> bool:
     return match is None or match.group(1).lower() == "file"
 
 
+@functools.lru_cache(maxsize=256)  # a file is asked for several times in a row, and a Path is made slowly
 def local_path(path: str) -> Path:
     """The operating system's path of a local `path`.
 

@@ -265,8 +265,14 @@ def read_plan(corpus: str) -> Plan:
         FormatError: the file is damaged.
     """
     path = join(corpus, PLAN_NAME)
+    return _parsed(path, read_bytes(path))
+
+
+@lru_cache(maxsize=1)
+def _parsed(path: str, content: bytes) -> Plan:
+    """The plan that a file holds; a run asks for it in every stage."""
     try:
-        value: dict[str, Any] = json.loads(read_bytes(path))
+        value: dict[str, Any] = json.loads(content)
         splits = tuple(
             Split(**{**split, "extents": tuple(Extent(**extent) for extent in split["extents"])})
             for split in value["splits"]

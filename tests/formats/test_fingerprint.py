@@ -53,6 +53,12 @@ def test_both_texts_read_back(value: Any) -> None:
     assert canonical_json(json.loads(pretty_json(value))) == canonical_json(value)
 
 
+@given(value=values | st.dictionaries(st.integers(), values, max_size=3))
+def test_the_text_for_people_is_what_python_writes(value: Any) -> None:
+    text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False)
+    assert pretty_json(value) == text.encode("utf-8", "backslashreplace") + b"\n"
+
+
 @given(items=st.dictionaries(st.text(), st.integers(), min_size=2, max_size=6), data=st.data())
 def test_the_order_of_keys_does_not_matter(items: dict[str, int], data: st.DataObject) -> None:
     shuffled = dict(data.draw(st.permutations(list(items.items()))))
