@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gristmill.formats.settings_table import SettingsTable
 
-__all__ = ["Budget", "Limits", "read_budget", "read_limits"]
+__all__ = ["Budget", "Limits", "note_shares", "read_budget", "read_limits"]
 
 _LARGEST = 2**63 - 1
 
@@ -71,3 +71,24 @@ def read_budget(table: SettingsTable) -> Budget:
     margin = table.take("margin", float, usual.margin, rule=lambda value: value >= 0, says=says)
     table.finish()
     return Budget(tokens=tokens, margin=usual.margin if margin is None else margin)
+
+
+def note_shares(top: SettingsTable, budget: Budget, ids: Sequence[str], weights: Sequence[float | None]) -> None:
+    """Notes the sources to which a budget leaves no token, by id; no document of theirs could be taken.
+
+    Args:
+        top: the recipe.
+        budget: what is dealt.
+        ids: the sources.
+        weights: their weights.
+    """
+    if budget.tokens is None or not ids:
+        return
+    if not sum(1.0 if weight is None else weight for weight in weights):
+        top.note("budget", "is dealt by weight, but every weight is 0")
+        return
+    for number, (name, weight) in enumerate(zip(ids, weights, strict=True)):
+        if budget.share(weights, number) == 0:
+            held = "" if weight is None else f", whose weight is {weight:g}"
+            remedy = "raise the weight or budget.tokens, or give each source max_tokens in place of a budget"
+            top.note("budget", f'leaves no token to source "{name}"{held}; {remedy}')

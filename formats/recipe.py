@@ -18,7 +18,7 @@ from gristmill.formats.fingerprint import digest
 from gristmill.formats.hub_table import HubDataset, read_hub
 from gristmill.formats.index_plan import IndexSettings
 from gristmill.formats.index_table import read_index
-from gristmill.formats.limits_table import Budget, Limits, read_budget, read_limits
+from gristmill.formats.limits_table import Budget, Limits, note_shares, read_budget, read_limits
 from gristmill.formats.near_table import NearDedup
 from gristmill.formats.settings_table import SettingsTable
 from gristmill.formats.storage import read_bytes
@@ -267,8 +267,7 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
     if top.has("index"):
         index = read_index(top.table("index"), seed=seed or 0, weights=weights, splits=DEFAULT_SPLITS)
     budget = read_budget(top.table("budget"))
-    if budget.tokens is not None and not sum(1.0 if source.weight is None else source.weight for source in sources):
-        top.note("budget", "is dealt by weight, but every weight is 0")
+    note_shares(top, budget, ids, [source.weight for source in sources])
     top.finish()
     _check_sources(sources, problems)
     _check_weights(sources, index, problems)

@@ -173,6 +173,5 @@ def _check_shortfall(job: Job, source: int, limits: Limits, reports: Sequence[di
     if job.recipe.budget.tokens is not None and limits.documents is None:
         longest = max((report["longest"] for report in reports), default=0)
         if tokens + longest < (limits.tokens or 0):
-            raise DataError(
-                f"{found} are all it has; lower budget.tokens or the source's weight, or give it more input"
-            )
+            more = "give it more input" if limits.input_bytes is None else "raise its max_bytes"
+            raise DataError(f"{found} are all it has; lower budget.tokens or the source's weight, or {more}")

@@ -30,7 +30,7 @@ from gristmill.formats.storage import read_range
 from gristmill.pipelines.carried_spill import lines_of
 from gristmill.pipelines.encoders import encoder_of
 from gristmill.pipelines.job import Job
-from gristmill.pipelines.limits import cut_reports
+from gristmill.pipelines.limits import OVER_LIMIT, cut_reports
 from gristmill.pipelines.spill import read_kept
 
 __all__ = ["assemble_shard", "plan_shards", "shard_item", "shard_path", "shard_receipt", "ShardPiece", "ShardPlan"]
@@ -127,10 +127,10 @@ def _nothing_left(job: Job, source_id: str, reports: list[dict[str, Any]]) -> st
     for report in reports:
         dropped.update(report["dropped"])
     reasons = ", ".join(f"{dropped[name]} {name}" for name in sorted(dropped))
-    return (
-        f"source {source_id!r}: no document is left of {records} records read; dropped: {reasons}. Relax its rules, "
-        "mend its input, or leave the source out"
-    )
+    remedy = "Relax its rules, mend its input, or leave the source out"
+    if dropped[OVER_LIMIT]:
+        remedy = "The first that is left has more tokens than its limit: raise max_tokens, or budget.tokens"
+    return f"source {source_id!r}: no document is left of {records} records read; dropped: {reasons}. {remedy}"
 
 
 def _plan_source(job: Job, source: int, reports: list[dict[str, Any]]) -> list[ShardPlan]:

@@ -102,6 +102,31 @@ def test_a_source_that_holds_less_than_its_share(workshop: Any) -> None:
     assert not Path(workshop.folder / "out" / "manifest.json").exists()
 
 
+def test_a_source_of_which_too_few_bytes_are_read(workshop: Any) -> None:
+    source = {"files": [workshop.jsonl("a.jsonl", texts("a"))], "max_bytes": 1}
+    with pytest.raises(DataError, match=r"are all it has; lower budget\.tokens .* or raise its max_bytes"):
+        workshop.prepare(source, budget={"tokens": 2_000_000})
+
+
+def test_a_limit_below_the_first_document(workshop: Any) -> None:
+    source = {"files": [workshop.jsonl("a.jsonl", texts("a"))], "max_tokens": 1}
+    with pytest.raises(
+        DataError, match=r"over_limit\. The first that is left has more tokens .*: raise max_tokens, or"
+    ):
+        workshop.prepare(source)
+
+
+def test_a_share_of_nothing_is_refused(workshop: Any) -> None:
+    sources = [{"files": ["a"], "weight": 1}, {"files": ["b"], "weight": 0}, {"files": ["c"], "weight": 0.001}]
+    with pytest.raises(RecipeError) as caught:
+        workshop.prepare(*sources, budget={"tokens": 100})
+    for name, weight in (("s1", "0"), ("s2", "0.001")):
+        assert f'budget: leaves no token to source "{name}", whose weight is {weight}; raise the' in str(caught.value)
+    assert "s0" not in str(caught.value)
+    with pytest.raises(RecipeError, match='leaves no token to source "s2"; raise'):
+        workshop.prepare(*({"files": ["a"]} for _ in range(3)), budget={"tokens": 1})
+
+
 def test_a_sample_that_promised_too_much(workshop: Any) -> None:
     every = [*texts("a", 60), *["the same text again and again, said once more"] * 400]
     source = {"files": [workshop.jsonl("a.jsonl", every)], "max_documents": 70}
