@@ -20,6 +20,7 @@ from gristmill.formats.recipe import Recipe, read_recipe
 from gristmill.formats.schedule import Phase
 from gristmill.formats.storage import exists, join
 from gristmill.pipelines.estimate import estimate_source
+from gristmill.pipelines.field_check import check_fields
 from gristmill.pipelines.inputs import find_inputs
 from gristmill.pipelines.streamed_sources import streamed_sources
 from gristmill.tokenize.encode import Encoder
@@ -181,6 +182,8 @@ def _estimated_counts(recipe: Recipe, warnings: list[str]) -> Counts:
         find_inputs(source, f"sources[{number}]", output=recipe.output, checksums=False)
         for number, source in enumerate(recipe.sources)
     ]
+    for number, (source, files) in enumerate(zip(recipe.sources, inputs, strict=True)):
+        check_fields(files, source, f"sources[{number}]")
     warnings += streamed_sources(recipe.sources, inputs)
     resolved = resolve_tokenizer(recipe.tokenizer.path, recipe.tokenizer.eod)
     engine = choose_engine(resolved, keep_control_tokens=recipe.tokenizer.control_text == "keep").engine

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gristmill.cli import main
+from gristmill.formats.errors import SettingsError
 from gristmill.formats.recipe import parse_recipe
 from gristmill.formats.storage import exists
 from gristmill.pipelines.outlook import Outlook, outlook_of
@@ -118,6 +119,12 @@ def test_what_would_stop_the_run_is_named_before_it(recipe: Recipes) -> None:
     assert "valid: 5 samples asked for, but no source can give any" in str(problem)
     (problem,) = outlook(recipe(index=INDEX | {"sequence_length": 1_000_000, "splits": "1,1", "samples": 1})).problems
     assert "source 'math' would get none of the 1 samples" in str(problem)
+
+
+def test_fields_that_no_file_has_are_refused_as_a_run_does(workshop: Any) -> None:
+    source = {"files": workshop.write("a.txt", b"text"), "id_field": "n"}
+    with pytest.raises(SettingsError, match=r"sources\[0\]\.id_field: .*a\.txt holds texts without fields"):
+        outlook_of(parse_recipe(workshop.values(source)))
 
 
 def test_what_is_worth_a_look_is_said(workshop: Any, recipe: Recipes) -> None:
