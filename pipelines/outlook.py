@@ -182,8 +182,8 @@ def _estimated_counts(recipe: Recipe, warnings: list[str]) -> Counts:
         find_inputs(source, f"sources[{number}]", output=recipe.output, checksums=False)
         for number, source in enumerate(recipe.sources)
     ]
-    for number, (source, files) in enumerate(zip(recipe.sources, inputs, strict=True)):
-        check_fields(files, source, f"sources[{number}]")
+    for number, found_files in enumerate(inputs):
+        check_fields(found_files, recipe.sources[number], f"sources[{number}]")
     warnings += streamed_sources(recipe.sources, inputs)
     resolved = resolve_tokenizer(recipe.tokenizer.path, recipe.tokenizer.eod)
     engine = choose_engine(resolved, keep_control_tokens=recipe.tokenizer.control_text == "keep").engine
