@@ -255,10 +255,10 @@ def _pause(what: str, waits: Iterator[float], error: Exception, asked_for: float
 
 def _refusal(what: str, status: int) -> Exception:
     if status in _REFUSED:
-        given = "the token of the environment is not allowed to" if _headers() else "no HF_TOKEN is set"
+        given = "the token of the environment is not allowed to read it" if _headers() else "no HF_TOKEN is set"
         return SettingsError(
-            f"{what}: the hub answered {status}: a gated or private dataset, or none of that name, and {given} read "
-            "it; accept its terms on its page and set HF_TOKEN in the environment of the run and of its workers"
+            f"{what}: the hub answered {status}: a gated or private dataset, or none of that name, and {given}; "
+            "accept its terms on its page and set HF_TOKEN in the environment of the run and of its workers"
         )
     if status == 404:
         return SettingsError(f"{what}: the hub at {_endpoint()} has no such dataset, revision or file (status 404)")

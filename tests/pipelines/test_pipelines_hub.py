@@ -293,7 +293,7 @@ class TestSecrets:
         hub.token = "hf_VerySecretToken"
         told = []
         with pytest.raises(
-            SettingsError, match=r"answered 401: a gated .* no HF_TOKEN is set .* set HF_TOKEN"
+            SettingsError, match=r"answered 401: a gated .* no HF_TOKEN is set; accept .* set HF_TOKEN"
         ) as error:
             workshop.prepare({"dataset": NAME})
         told.append(str(error.value))
