@@ -318,10 +318,12 @@ def _examine(path: str, relative: str, given_format: str, key: str, checksums: b
         size, checksum = web_facts(path)
         return _input_file(path, relative, size, checksum, kind)
     size = file_size(path)
-    checksum = ""
-    if checksums:
-        checksum = _hash_of(path) if is_local(path) else _stored_checksum(path, size)
-    return _input_file(path, relative, size, checksum, kind)
+    checksum, head = "", None
+    if checksums and is_local(path):
+        checksum, head = _hash_of(path)
+    elif checksums:
+        checksum = _stored_checksum(path, size)
+    return _input_file(path, relative, size, checksum, kind, head)
 
 
 def _kind_of(path: str, given_format: str, key: str) -> str:
@@ -339,13 +341,13 @@ def _kind_of(path: str, given_format: str, key: str) -> str:
     return kind
 
 
-def _input_file(path: str, relative: str, size: int, checksum: str, kind: str) -> InputFile:
-    """An input file, after a look whether it is compressed."""
+def _input_file(path: str, relative: str, size: int, checksum: str, kind: str, head: bytes | None = None) -> InputFile:
+    """An input file, after a look whether it is compressed; at its `head` where that is known."""
     if size == 0 and says_compressed(path):
         raise InputError(f"{path}: has 0 bytes, which is no complete compressed file; fetch it again or leave it out")
     compression = None
     if kind not in NEVER_PACKED and size:
-        compression = compression_of(read_range(path, 0, min(HEAD_BYTES, size)), kind)
+        compression = compression_of(read_range(path, 0, min(HEAD_BYTES, size)) if head is None else head, kind)
     return InputFile(
         path=path,
         relative=relative,
@@ -356,12 +358,14 @@ def _input_file(path: str, relative: str, size: int, checksum: str, kind: str) -
     )
 
 
-def _hash_of(path: str) -> str:
-    hasher = xxhash.xxh3_128()
+def _hash_of(path: str) -> tuple[str, bytes]:
+    """What identifies a file's content, and its first bytes."""
+    hasher, head = xxhash.xxh3_128(), None
     with open_read(path) as file:
         while block := file.read(_HASH_BYTES):
             hasher.update(block)
-    return f"xxh3:{hasher.hexdigest()}"
+            head = head or block[:HEAD_BYTES]
+    return f"xxh3:{hasher.hexdigest()}", head or b""
 
 
 def _stored_checksum(path: str, size: int) -> str:
