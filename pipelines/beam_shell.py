@@ -59,7 +59,8 @@ def build_pipeline(pipeline: beam.Pipeline, job: Job, stages: Sequence[str], *, 
         done = builders[stage](done, job)
     if write_manifest:
         done = done | "Manifest" >> beam.Map(_finish, job)
-    _ = done | "Release" >> beam.Map(_release, job)
+    ended = done | "Release: apart" >> beam.Reshuffle()  # a step tried again must find its run still in its place
+    _ = ended | "Release" >> beam.Map(_release, job)
 
 
 def _finish(_: object, job: Job) -> int:
