@@ -93,6 +93,7 @@ def items_of(names: list[str]) -> dict[str, set[str]]:
 def check(ground: Any, killer: Any, stage: str, way: str, number: int, delay: float = 0.0) -> bool:
     """Has a run killed and completes it; says whether it was killed before its end."""
     options, worker = WAYS[way]
+    orphans = not worker and "max_workers" in options
     workshop, output = ground.workshop, ground.workshop.folder / f"killed-{next(ground.runs)}"
     order = {"output": str(output), "options": options, **ground.common}
     killed = killer.run(KILLERS.Order(stage=stage, number=number, delay=delay, worker=worker, **order))
@@ -112,7 +113,9 @@ def check(ground: Any, killer: Any, stage: str, way: str, number: int, delay: fl
     assert workshop.tree(output) == ground.tree
     redone, whole = items_of(again.renamed), items_of(ground.whole.renamed)
     for step, closing in STEPS.items():
-        assert redone[step] == (set() if closing in closed else whole[step] - finished[step]), step
+        left = set() if closing in closed else whole[step] - finished[step]
+        # Workers whose launcher died may finish the items at hand, which are then not redone either.
+        assert redone[step] <= left if orphans else redone[step] == left, step
     names = (path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file())
     assert not [name for name in names if name.endswith(".tmp") or name.startswith(("spill/", "_stages/holder"))]
     return ended_early
@@ -151,6 +154,7 @@ def test_random_kills_in_each_stage(
                 hits[stage] += check(ground, killer, stage, way, number, rng.choice([0.0, rng.random() * 0.02]))
     record_property("killed", dict(hits))
     print(f"{way}: killed before the end {dict(hits)}")
-    assert set(hits) >= set(STAGES) - ({"dedup", "manifest"} if way == "processes" else set())
+    assert len(stages) >= 6, "in the others such a process writes nothing"
+    assert set(hits) == set(stages)
     assert all(2 * count >= KILLS for count in hits.values()), hits
     assert verify_corpus(str(output)) == []
