@@ -300,6 +300,11 @@ class TestShards:
 
 
 class TestRerun:
+    @pytest.fixture(autouse=True)
+    def told(self, caplog: pytest.LogCaptureFixture) -> None:
+        """What a run says is logged; the command line is who prints it."""
+        caplog.set_level("INFO", "gristmill")
+
     @pytest.fixture
     def done(self, workshop: Any) -> tuple[Any, list[dict[str, Any]]]:
         """A finished corpus of two sources, and its recipe's sources."""
@@ -320,16 +325,16 @@ class TestRerun:
         tree: dict[str, str] = other.tree()
         return tree
 
-    def test_does_nothing_when_nothing_changed(self, done: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_does_nothing_when_nothing_changed(self, done: Any, caplog: pytest.LogCaptureFixture) -> None:
         workshop, sources = done
         before = {path: path.stat().st_mtime_ns for path in (workshop.folder / "out").rglob("*.[jbin]*")}
         result = workshop.prepare(*sources, shards=SHARDS, index=INDEX, options={"quiet": False})
         assert (result.stages, result.finished) == ((), True)
-        assert "nothing to do" in capsys.readouterr().err
+        assert "nothing to do" in caplog.text
         assert before == {path: path.stat().st_mtime_ns for path in before}
 
     def test_sees_a_changed_input_of_the_same_size_and_time(
-        self, done: Any, new_workshop: Callable[[], Any], capsys: pytest.CaptureFixture[str]
+        self, done: Any, new_workshop: Callable[[], Any], caplog: pytest.LogCaptureFixture
     ) -> None:
         workshop, sources = done
         path = Path(sources[1]["files"][0])
@@ -338,7 +343,7 @@ class TestRerun:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         result = workshop.prepare(*sources, shards=SHARDS, index=INDEX, options={"quiet": False})
         assert result.stages == ("download", "clean", "tokenize", "index", "blend")
-        assert "stage download was finished before, but inputs.s1 was " in capsys.readouterr().err
+        assert "stage download was finished before, but inputs.s1 was " in caplog.text
         assert "cat" in " ".join(workshop.texts("s1"))
         assert workshop.tree() == self.fresh(new_workshop, workshop, sources)
         assert verify_corpus(str(workshop.folder / "out")) == []
@@ -357,7 +362,7 @@ class TestRerun:
         self,
         done: Any,
         new_workshop: Callable[[], Any],
-        capsys: pytest.CaptureFixture[str],
+        caplog: pytest.LogCaptureFixture,
         change: dict[str, Any],
         stages: tuple[str, ...],
         says: str,
@@ -365,7 +370,7 @@ class TestRerun:
         workshop, sources = done
         result = workshop.prepare(*sources, options={"quiet": False}, **{"shards": SHARDS, "index": INDEX} | change)
         assert result.stages == stages
-        assert says in capsys.readouterr().err
+        assert says in caplog.text
         fresh = self.fresh(new_workshop, workshop, sources, **change)
         assert {name: workshop.tree()[name] for name in fresh} == fresh
         others = workshop.tree().keys() - fresh.keys()
@@ -383,19 +388,19 @@ class TestRerun:
         ids=["weight", "clean", "field"],
     )
     def test_says_what_changed_in_a_source(
-        self, done: Any, new_workshop: Callable[[], Any], capsys: pytest.CaptureFixture[str], change: Any, says: str
+        self, done: Any, new_workshop: Callable[[], Any], caplog: pytest.LogCaptureFixture, change: Any, says: str
     ) -> None:
         workshop, sources = done
         changed = [sources[0] | change, sources[1]]
         if "text_field" in change:
             workshop.jsonl("a.jsonl", texts(60, 6), field="other")
         workshop.prepare(*changed, shards=SHARDS, index=INDEX, options={"quiet": False})
-        assert says in capsys.readouterr().err
+        assert says in caplog.text
         fresh = self.fresh(new_workshop, workshop, changed)
         assert {name: workshop.tree()[name] for name in fresh} == fresh
 
     def test_a_changed_tokenizer(
-        self, done: Any, new_workshop: Callable[[], Any], capsys: pytest.CaptureFixture[str]
+        self, done: Any, new_workshop: Callable[[], Any], caplog: pytest.LogCaptureFixture
     ) -> None:
         workshop, sources = done
         value = json.loads(workshop.tokenizer.read_bytes())
@@ -405,7 +410,7 @@ class TestRerun:
         workshop.tokenizer = Path(workshop.write("other/tokenizer.json", json.dumps(value).encode()))
         result = workshop.prepare(*sources, shards=SHARDS, index=INDEX, options={"quiet": False})
         assert result.stages == ("tokenize", "index", "blend")
-        assert "stage tokenize was finished before, but tokenizer was " in capsys.readouterr().err
+        assert "stage tokenize was finished before, but tokenizer was " in caplog.text
         assert workshop.tree() == self.fresh(new_workshop, workshop, sources)
 
     def test_a_changed_eod(self, done: Any) -> None:
