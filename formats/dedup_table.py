@@ -13,7 +13,7 @@ from gristmill.formats.settings_table import SettingsTable
 
 __all__ = ["dedup_identity", "key_identity", "ParagraphDedup", "read_dedup", "TEXT_KEYS"]
 
-TEXT_KEYS = {"normalized": "gristmill-normalized-1", "identical": "gristmill-identical-1"}
+TEXT_KEYS = {"identical": "gristmill-identical-1", "normalized": "gristmill-normalized-1"}
 """What `dedup_key` may say, and the version of what each makes of a text before it is hashed."""
 
 
@@ -83,7 +83,7 @@ def read_dedup(
         near = read_near_dedup(top.table("near_dedup"), ids, cleaned)
     if top.has("paragraph_dedup"):
         paragraphs = _paragraph_dedup(top.table("paragraph_dedup"), ids, cleaned)
-    return near, paragraphs, top.choice("dedup_key", tuple(TEXT_KEYS), "normalized")
+    return near, paragraphs, top.choice("dedup_key", tuple(TEXT_KEYS), "identical")
 
 
 def _paragraph_dedup(table: SettingsTable, ids: Sequence[str], cleaned: Sequence[bool]) -> ParagraphDedup:

@@ -184,7 +184,7 @@ class Recipe:
     index: IndexSettings | None
     near_dedup: NearDedup | None = None
     paragraph_dedup: ParagraphDedup | None = None
-    dedup_key: str = "normalized"
+    dedup_key: str = "identical"
     budget: Budget = field(default_factory=Budget)
 
     def digest(self) -> str:

@@ -46,8 +46,8 @@ def verify_corpus(folder: str) -> list[str]:
 
     Checked are the tokenizer, every shard (digests, every pointer, every token id, every EOD, where every document came
     from, what it carries along), every index set, every receipt with the files it vouches for, and the manifest against
-    all of these. `rejected/` is checked as far as item receipts are there; `report/` and the plan are for people and
-    reruns and are not checked.
+    all of these. `rejected/` is checked as far as item receipts are there, which those of copies and paragraphs lack;
+    `report/` and the plan are for people and reruns and are not checked.
 
     Args:
         folder: path or URL of the corpus.

@@ -53,6 +53,8 @@ class _Worker:
 
     def __init__(self, preload: Sequence[str]) -> None:
         ours, theirs = socket.socketpair()
+        for end in (ours, theirs):  # a library of this process may have set a time limit for every new socket
+            end.settimeout(None)
         with theirs:
             words = [str(theirs.fileno()), str(os.getpid()), json.dumps(sys.path), *preload]
             self.process = subprocess.Popen(

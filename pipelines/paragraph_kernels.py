@@ -17,6 +17,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _MIX_3 = np.uint64(0x9E3779B97F4A7C15)
 _MIX_4 = np.uint64(0xD6E8FEB86659FD93)
 _FEED = 10
+_SPACE = np.uint64(32)
 
 
 @compiled
@@ -100,6 +101,7 @@ def paragraph_keys(
     """
     for paragraph in range(starts.shape[0]):
         low, high = _MIX_3, _MIX_4
+        gap, begun = False, False
         for place in range(starts[paragraph], stops[paragraph]):
             code = codes[place]
             if not normalized:
@@ -107,7 +109,11 @@ def paragraph_keys(
                 continue
             folded = table[code]
             if folded == WHITE:
+                gap = begun
                 continue
+            if gap:
+                low, high = _step(low, high, _SPACE)
+            gap, begun = False, True
             if folded & MANY:
                 row = expansions[folded & np.uint32(0x7FFFFFFF)]
                 for part in range(3):

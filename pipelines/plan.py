@@ -47,7 +47,7 @@ PLAN_NAME = "_stages/plan.json"
 _READER_VERSION = 1
 _FILES_PER_SPLIT = 4096
 _THREADS = 16
-_GROUPED = ("parquet", "arrow")  # formats whose files lie in groups of rows
+_GROUPED = ("parquet", "arrow", "array_record")  # formats whose files lie in groups of rows
 _KEY_BYTES_PER_PARTITION = 2 << 30
 
 

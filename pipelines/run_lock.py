@@ -9,6 +9,7 @@ claim that only one can make, so the record is written over by no more than one.
 import contextlib
 import fcntl
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
@@ -47,6 +48,7 @@ from gristmill.pipelines.lock_renewal import renewing
 __all__ = ["release", "working_on"]
 
 _LOCK = "lock"
+_NAMED_WITHIN_SECONDS = 2.0
 
 
 @contextmanager
@@ -133,10 +135,18 @@ def _lock(corpus: str, held: contextlib.ExitStack) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise _refusal(corpus, read_holder(corpus), "its process is alive") from error
+        raise _refusal(corpus, _read_soon(corpus), "its process is alive") from error
     except OSError:  # a file system without locks
         return False
     return True
+
+
+def _read_soon(corpus: str) -> Holder | None:
+    """The record of a run that has the lock, which it writes a moment after it took that."""
+    patience = time.monotonic() + _NAMED_WITHIN_SECONDS
+    while (holder := read_holder(corpus)) is None and time.monotonic() < patience:
+        time.sleep(0.02)
+    return holder
 
 
 def _refusal(corpus: str, holder: Holder | None, heard: str) -> CorpusError:

@@ -16,11 +16,14 @@ WHITE = np.uint32(0xFFFFFFFF)
 MANY = np.uint32(0x80000000)
 """Set where a code point folds to several: the rest is their row among the expansions."""
 
+_SPACE = 32
+
 
 @compiled
 def normal_forms(
     data: NDArray[np.uint8],
     stops: NDArray[np.int64],
+    ascii_table: NDArray[np.uint8],
     table: NDArray[np.uint32],
     expansions: NDArray[np.uint32],
     forms: NDArray[np.uint8],
@@ -31,6 +34,7 @@ def normal_forms(
     Args:
         data: [bytes] UTF-8 of all texts, one after the other.
         stops: [texts] where each ends in `data`.
+        ascii_table: [128] the same for ASCII, with a space for white space.
         table: [1114112] what each code point folds to; see `WHITE` and `MANY`.
         expansions: [rows, 3] code points that one folds to, 0 behind the last.
         forms: [at least 3 * bytes + 1] its first part is filled: UTF-8 of all normal forms, one after the other.
@@ -38,13 +42,15 @@ def normal_forms(
     """
     place, at = np.int64(0), np.int64(0)
     for text in range(stops.shape[0]):
-        stop = stops[text]
+        first, stop = at, stops[text]
+        last = np.uint8(_SPACE)
         while place < stop:
             byte = data[place]
             if byte < 0x80:
-                folded = table[byte]
-                forms[at] = folded  # written over where it is white space
-                at += np.int64(folded != WHITE)
+                plain = ascii_table[byte]
+                forms[at] = plain
+                at += 1 - ((plain == _SPACE) & (last == _SPACE))  # a second space is written over
+                last = plain
                 place += 1
                 continue
             code = np.uint32(byte)
@@ -61,7 +67,11 @@ def normal_forms(
                 place += 4
             folded = table[code]
             if folded == WHITE:
+                forms[at] = _SPACE
+                at += np.int64(last != _SPACE)
+                last = np.uint8(_SPACE)
                 continue
+            last = np.uint8(0)
             if folded & MANY:
                 row = expansions[folded & np.uint32(0x7FFFFFFF)]
                 for part in range(3):
@@ -69,6 +79,8 @@ def normal_forms(
                         at = _put(forms, at, row[part])
             else:
                 at = _put(forms, at, folded)
+        if last == _SPACE and at > first:
+            at -= 1
         ends[text] = at
 
 

@@ -1,10 +1,8 @@
 """What of a text deduplication compares: its key, 128 bits of the text as it is or of a normalised form of it.
 
-Only the key is normalised; the text that goes on is never touched. The normal form is Unicode's NFC, case-folded,
-without white space. White space goes altogether, since then one call of the library does for ASCII, at some hundred
-megabytes a second; a single space for each run of it would cost as much as the rest of cleaning. Of other texts calls
-make the form of the first megabytes that a process sees; a compiled loop, four times as fast but half a second in
-loading, of the rest. Both give the same bytes.
+Only the key is normalised; the text that goes on is never touched. The normal form is Unicode's NFC, case-folded, with
+one space for each run of white space and none at the ends. Calls of the library make it of the first megabytes that a
+process sees; a compiled loop, four times as fast but half a second in loading, of the rest. Both give the same bytes.
 """
 
 import functools
@@ -19,17 +17,17 @@ import xxhash
 __all__ = ["fold_tables", "normal_form", "normal_forms_of", "text_keys"]
 
 _CODE_POINTS = 0x110000
-_LOWER = bytes(ord(chr(code).lower()) for code in range(128)) + bytes(range(128, 256))
-_SPACES = bytes(code for code in range(128) if chr(code).isspace())
-_BY_CALLS = 32 << 20  # characters that are not ASCII alone; loading Numba pays for as many more
+_PLAIN = bytes(32 if chr(code).isspace() else ord(chr(code).lower()) for code in range(128)) + bytes(range(128, 256))
+_BY_CALLS = 64 << 20  # characters; loading Numba pays for as many more
 _seen = [0]
 
 
 def normal_form(text: str) -> bytes:
     """The normal form of a text, as UTF-8."""
-    if text.isascii():
-        return text.encode("ascii").translate(_LOWER, _SPACES)
-    return "".join(unicodedata.normalize("NFC", text).casefold().split()).encode("utf-8")
+    if not text.isascii():
+        return " ".join(unicodedata.normalize("NFC", text).casefold().split()).encode("utf-8")
+    plain = text.encode("ascii").translate(_PLAIN)
+    return b" ".join([part for piece in plain.split(b"  ") if (part := piece.strip())])
 
 
 @functools.cache
@@ -64,13 +62,15 @@ def normal_forms_of(texts: Sequence[str], encoded: Sequence[bytes]) -> list[memo
     from gristmill.pipelines.text_key_kernels import normal_forms
 
     composed = [
-        data if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text).encode("utf-8")
+        data
+        if text.isascii() or unicodedata.is_normalized("NFC", text)
+        else unicodedata.normalize("NFC", text).encode("utf-8")
         for text, data in zip(texts, encoded, strict=True)
     ]
     data = np.frombuffer(b"".join(composed), np.uint8)
     stops = np.cumsum([len(entry) for entry in composed], dtype=np.int64)
     forms, ends = np.empty(3 * len(data) + 1, np.uint8), np.empty(len(texts), np.int64)
-    normal_forms(data, stops, *fold_tables(), forms, ends)
+    normal_forms(data, stops, np.frombuffer(_PLAIN, np.uint8), *fold_tables(), forms, ends)
     view = memoryview(forms.data)
     return [view[start:stop] for start, stop in itertools.pairwise([0, *ends.tolist()])]
 
@@ -88,15 +88,7 @@ def text_keys(texts: Sequence[str], encoded: Sequence[bytes], *, normalized: boo
     """
     compared: Iterable[bytes | memoryview] = encoded
     if normalized:
-        others = [number for number, text in enumerate(texts) if not text.isascii()]
-        keyed: list[bytes | memoryview] = [data.translate(_LOWER, _SPACES) for data in encoded]
-        _seen[0] += sum(len(texts[number]) for number in others)
+        _seen[0] += sum(map(len, texts))
         compiled = _seen[0] > _BY_CALLS or "numba" in sys.modules
-        wide = [texts[number] for number in others]
-        forms: Iterable[bytes | memoryview] = map(normal_form, wide)
-        if compiled and others:
-            forms = normal_forms_of(wide, [encoded[number] for number in others])
-        for number, form in zip(others, forms, strict=True):
-            keyed[number] = form
-        compared = keyed
+        compared = normal_forms_of(texts, encoded) if compiled else map(normal_form, texts)
     return np.frombuffer(b"".join(map(xxhash.xxh3_128_digest, compared)), "<u8").reshape(-1, 2)

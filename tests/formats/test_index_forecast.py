@@ -197,7 +197,7 @@ def test_preparing_names_it_before_any_member_is_built(workshop: Any) -> None:
 
 
 def test_a_finished_corpus_stays_when_its_recipe_asks_for_too_much(
-    workshop: Any, capsys: pytest.CaptureFixture[str]
+    workshop: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a", "b"):
         workshop.jsonl(f"{name}.jsonl", [f"the quick brown fox {number}" for number in range(40)])
@@ -213,10 +213,10 @@ def test_a_finished_corpus_stays_when_its_recipe_asks_for_too_much(
 
     prepare(100)
     before = workshop.tree()
-    capsys.readouterr()
+    caplog.set_level("INFO", "gristmill")
     with pytest.raises(SettingsError, match="source 's1' would be repeated too often"):
         prepare(100, samples=5000)
     assert workshop.tree() == before
     prepare(90)
-    said = capsys.readouterr().err
+    said = caplog.text
     assert "stage index was finished before, but index.schedule.phase_1.from_sample was 100, now 90;" in said

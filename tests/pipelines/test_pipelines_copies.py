@@ -77,7 +77,8 @@ class TestUnrelatedAndAlike:
             workshop.jsonl("in/b.jsonl", [*["", "\t"] * 100, self.ALIKE[1], *unrelated[150:], self.ALIKE[2]]),
         ]
         source = {"files": files[::-1] if turned else files}
-        workshop.prepare(source, near_dedup={})
+        dedup: dict[str, Any] = {"near_dedup": {}, "dedup_key": "normalized"}
+        workshop.prepare(source, **dedup)
         expected = [*unrelated[:150], self.ALIKE[0], *unrelated[150:]]
         if turned:
             expected = [self.ALIKE[1], *unrelated[150:], *unrelated[:150]]
@@ -89,9 +90,9 @@ class TestUnrelatedAndAlike:
         assert kept.startswith("s0/b.jsonl: record 200 of split 0" if turned else "s0/a.jsonl: record ")
         assert {sample["where"].split(":")[0] for sample in told} == ({"a.jsonl", "b.jsonl"} if turned else {"b.jsonl"})
         other = str(workshop.folder / "other")
-        workshop.prepare(source, near_dedup={}, options={"max_workers": 4}, output=other)
+        workshop.prepare(source, **dedup, options={"max_workers": 4}, output=other)
         assert workshop.tree(other) == workshop.tree()
-        workshop.prepare({"files": [str(workshop.folder / "in")]}, near_dedup={}, output=other + "-folder")
+        workshop.prepare({"files": [str(workshop.folder / "in")]}, **dedup, output=other + "-folder")
         assert (workshop.tree(other + "-folder") == workshop.tree()) is not turned
 
 

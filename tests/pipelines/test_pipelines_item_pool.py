@@ -1,6 +1,7 @@
 """Items done in processes: order of results, errors, and that nothing is left behind."""
 
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -88,6 +89,16 @@ def test_of_several_errors_the_first_in_order_is_raised(here: None, tmp_path: Pa
 def test_an_error_that_cannot_be_sent_is_told_of(here: None) -> None:
     with ItemPool(1) as pool, pytest.raises(RuntimeError, match=r"(?s)cannot be sent:.*UnsendableError: 1 and 2"):
         pool.map(raise_unsendable, [0])
+
+
+def test_a_time_limit_for_new_sockets_is_none_of_the_pools() -> None:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(0.05)  # as Google's client libraries set one
+    try:
+        with ItemPool(1) as pool:
+            assert pool.map(time.sleep, [0.3]) == [None]
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def test_a_process_that_dies(here: None) -> None:

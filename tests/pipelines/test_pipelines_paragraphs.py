@@ -20,7 +20,7 @@ Texts = list[list[str]]
 
 def normal(text: str) -> str:
     """The definition of a normal form."""
-    return "".join(unicodedata.normalize("NFC", text).casefold().split())
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
 def paragraphs(text: str) -> list[tuple[str, str]]:
@@ -187,7 +187,7 @@ class TestCorpus:
         first = [f"{TALE[0]}\n\n{TALE[1]}\n", f"{TALE[2]}\n\n{TALE[0].upper()}\n\n{TALE[3]}\n\n{TALE[1]}\n"]
         second = [f"short\n{TALE[3]}\n\n\n{TALE[4]}", f"{TALE[0]}\n \n{TALE[2]}", f"{TALE[5]}", "another short line"]
         sources = of([first, second], workshop)
-        workshop.prepare(*sources, paragraph_dedup={"min_chars": 20, **LOOSE})
+        workshop.prepare(*sources, paragraph_dedup={"min_chars": 20, **LOOSE}, dedup_key="normalized")
         assert workshop.texts("s0") == [first[0], f"{TALE[2]}\n\n{TALE[3]}\n"]
         assert workshop.texts("s1") == [f"short\n{TALE[4]}", TALE[5], "another short line"]
         counts = [(source["dropped"], source["counted"]) for source in workshop.manifest()["sources"]]
@@ -221,7 +221,7 @@ class TestCorpus:
         """A copy by its normal form, parted into other paragraphs, is gone before its paragraphs could be the first."""
         texts = [f"{TALE[0]} {TALE[1]}", f"{TALE[0]}\n{TALE[1]}", f"{TALE[1]}\n{TALE[2]}"]
         source = {"files": [workshop.jsonl("a.jsonl", texts)]}
-        workshop.prepare(source, paragraph_dedup={"min_chars": 20})
+        workshop.prepare(source, paragraph_dedup={"min_chars": 20}, dedup_key="normalized")
         assert workshop.texts("s0") == [texts[0], texts[2]]
         assert workshop.manifest()["sources"][0]["dropped"] == {"exact_duplicate": 1}
 
