@@ -46,6 +46,8 @@ def _indented(value: Any, line: str) -> str:
     """What `json.dumps` gives with two spaces and sorted keys, which is slow, and many files make long texts."""
     if isinstance(value, str):
         return _quoted(value)
+    if type(value) is int:  # and no bool
+        return str(value)
     inner = line + "  "
     if isinstance(value, dict):
         rows = [f"{_name(key)}: {_indented(value[key], inner)}" for key in sorted(value)]
