@@ -17,6 +17,7 @@ from gristmill.runtime.device_fields import DeviceFields
 from gristmill.runtime.fields import FieldOptions, options_or_default
 from gristmill.runtime.host_fields import HostFields
 from gristmill.runtime.naming import Naming, check_naming
+from gristmill.runtime.raw_rows import PaddedStream
 from gristmill.runtime.row_batches import LastBatch, RowBatches
 from gristmill.runtime.streams import Stream, require_stream
 
@@ -108,7 +109,8 @@ class TokenBatches(RowBatches):
         require_stream(stream)
         options = options_or_default(options)
         self.plan = plan_batch(sharding, global_batch, stream.sequence_length, microbatches=microbatches, zigzag=zigzag)
-        self._fields = _maker(stream, self.plan, options, fields, check_naming(naming))
+        padded = last_batch == "pad" or isinstance(stream, PaddedStream)
+        self._fields = _maker(stream, self.plan, options, fields, check_naming(naming), padded=padded)
         super().__init__(
             stream,
             self.plan.global_batch,
@@ -153,7 +155,7 @@ class TokenBatches(RowBatches):
 
 
 def _maker(
-    stream: Stream, plan: BatchPlan, options: FieldOptions, fields: Place, naming: Naming
+    stream: Stream, plan: BatchPlan, options: FieldOptions, fields: Place, naming: Naming, *, padded: bool
 ) -> HostFields | DeviceFields:
     """What makes batches of rows."""
     if fields not in get_args(Place):
@@ -166,5 +168,11 @@ def _maker(
             "step may give them other names"
         )
     return DeviceFields(
-        plan, options, eod_id=stream.eod_id, vocabulary=stream.vocabulary, dtype=stream.dtype, place=fields
+        plan,
+        options,
+        eod_id=stream.eod_id,
+        vocabulary=stream.vocabulary,
+        dtype=stream.dtype,
+        place=fields,
+        padded=padded,
     )

@@ -58,6 +58,7 @@ class DeviceFields:
         vocabulary: int | None,
         dtype: np.dtype[np.uint16 | np.int32],
         place: Literal["device", "tokens"] = "device",
+        padded: bool = True,
     ) -> None:
         """Settles which arrays a batch has.
 
@@ -68,6 +69,7 @@ class DeviceFields:
             vocabulary: bound of the ids, or None.
             dtype: of the tokens.
             place: ``device`` for inputs and targets apart, ``tokens`` for whole rows.
+            padded: whether rows may be short or missing; whole rows that never are go without `valid_length`.
 
         Raises:
             SettingsError: the sharding is of a kind that does not say which axes split what; or it splits the sequence,
@@ -92,7 +94,8 @@ class DeviceFields:
         self.paired = self._whole is None and plan.columns is None and not self._more
         sent = {"inputs": plan, "targets": plan} if self._whole is None else {TOKENS: self._whole}
         self.spec = {name: jax.ShapeDtypeStruct(one.shape, dtype, sharding=one.sharding) for name, one in sent.items()}
-        self.spec[VALID_LENGTH] = jax.ShapeDtypeStruct(plan.row_shape, np.int32, sharding=plan.row_sharding)
+        if padded or self._whole is None:
+            self.spec[VALID_LENGTH] = jax.ShapeDtypeStruct(plan.row_shape, np.int32, sharding=plan.row_sharding)
         for name, one in self._more.items():
             self.spec[name] = jax.ShapeDtypeStruct(one.shape, np.int32, sharding=one.sharding)
 
@@ -116,8 +119,9 @@ class DeviceFields:
         """
         self._check(raw)
         batch = self._deliver_tokens(raw)
-        valid = self._full.copy() if raw.valid_length is None else np.array(raw.valid_length, np.int32)
-        batch[VALID_LENGTH] = self.plan.deliver(valid)
+        if VALID_LENGTH in self.spec:
+            valid = self._full.copy() if raw.valid_length is None else np.array(raw.valid_length, np.int32)
+            batch[VALID_LENGTH] = self.plan.deliver(valid)
         more = self._more
         if not more or isinstance(raw, PairedRows):
             return batch
@@ -189,8 +193,7 @@ class DeviceFields:
             return array.reshape(*shape[:-1], here, run).astype(jnp.int32)
 
         inputs, targets = cut(inputs), cut(targets)
-        is_valid = columns < batch[VALID_LENGTH][..., None, None]
-        loss = inputs != self._eod_id if self.options.eod_mask_loss else jnp.ones_like(is_valid)
+        loss = inputs != self._eod_id if self.options.eod_mask_loss else jnp.ones_like(inputs, bool)
         segmentation, position = jnp.ones_like(inputs), jnp.broadcast_to(columns, inputs.shape)
         if self._resets:
             if CU_SEQLENS in batch:
@@ -205,8 +208,11 @@ class DeviceFields:
             if self.options.reset_position_ids:
                 last = jax.lax.cummax(jnp.where(starts, columns, 0), axis=inputs.ndim - 1)
                 position = columns - jnp.maximum(last, start[..., None])
-        fields = (inputs, targets, segmentation, loss.astype(jnp.int32), position)
-        return tuple(jnp.where(is_valid, field, 0).reshape(shape) for field in fields)
+        fields: tuple[jax.Array, ...] = (inputs, targets, segmentation, loss.astype(jnp.int32), position)
+        if VALID_LENGTH in batch:
+            is_valid = columns < batch[VALID_LENGTH][..., None, None]
+            fields = tuple(jnp.where(is_valid, field, 0) for field in fields)
+        return tuple(field.reshape(shape) for field in fields)
 
     @property
     def _sequence_axes(self) -> tuple[str, ...]:

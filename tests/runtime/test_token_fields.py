@@ -136,3 +136,18 @@ def test_a_batch_without_its_tokens_is_refused(stream: MegatronStream) -> None:
         pytest.raises(SettingsError, match="the batch has no tokens: expand takes what these batches yield"),
     ):
         tokens.expand(next(device))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("options", [FieldOptions(), FieldOptions(reset_attention_mask=False)], ids=["resets", "none"])
+def test_rows_that_are_never_short_come_alone(stream: MegatronStream, layout: str, options: FieldOptions) -> None:
+    make_sharding, how = LAYOUTS[layout]
+    with (
+        TokenBatches(stream, 24, make_sharding(), options=options, **how) as host,
+        TokenBatches(stream, 24, make_sharding(), options=options, fields="tokens", **how) as tokens,
+    ):
+        assert set(tokens.element_spec) == {"tokens"}
+        fields = jax.jit(tokens.expand)(next(tokens))
+        for name, field in next(host).items():
+            np.testing.assert_array_equal(np.asarray(fields[name]), np.asarray(field), name)
+            assert fields[name].sharding.is_equivalent_to(field.sharding, field.ndim)
