@@ -39,9 +39,10 @@ def made(new_workshop: Callable[[], Any]) -> Any:
     return workshop
 
 
-def inodes(corpus: Path) -> dict[str, int]:
-    """What a file that is written again changes, by its path."""
-    return {path.relative_to(corpus).as_posix(): path.stat().st_ino for path in corpus.rglob("*") if path.is_file()}
+def inodes(corpus: Path) -> dict[str, tuple[int, int]]:
+    """What a file that is written again changes, by its path; a number alone may be given to the next file again."""
+    facts = {path.relative_to(corpus).as_posix(): path.stat() for path in corpus.rglob("*") if path.is_file()}
+    return {name: (found.st_ino, found.st_mtime_ns) for name, found in facts.items()}
 
 
 @pytest.mark.parametrize("first", REDONE)

@@ -173,7 +173,7 @@ def test_threads_fill_and_empty_a_small_cache(tmp_path: Path) -> None:
         for _ in range(60):
             key = "abcdefgh"[random.integers(8)]
             found, _ = bring(cache, key)
-            if Path(found.path).read_bytes() != key.encode() * 100 or cache.held_bytes > 500:
+            if Path(found.path).read_bytes() != key.encode() * 100:
                 wrong.append(key)
             found.close()
 
@@ -184,6 +184,9 @@ def test_threads_fill_and_empty_a_small_cache(tmp_path: Path) -> None:
         thread.join()
     assert wrong == []
     assert len(names(cache)) <= 5
+    assert cache.held_bytes <= 500, (
+        "told once all are still: a listing may see a file that goes and the one that follows"
+    )
 
 
 def test_a_mapped_array_stays(tmp_path: Path) -> None:
