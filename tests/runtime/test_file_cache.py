@@ -184,9 +184,7 @@ def test_threads_fill_and_empty_a_small_cache(tmp_path: Path) -> None:
         thread.join()
     assert wrong == []
     assert len(names(cache)) <= 5
-    assert cache.held_bytes <= 500, (
-        "told once all are still: a listing may see a file that goes and the one that follows"
-    )
+    assert cache.held_bytes <= 500  # told once all are still: a listing may see one that goes and one that follows
 
 
 def test_a_mapped_array_stays(tmp_path: Path) -> None:
