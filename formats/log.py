@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -24,7 +24,7 @@ from gristmill.formats.errors import GristmillError
 from gristmill.formats.log_capture import captured_lines, write_whole
 from gristmill.formats.log_secrets import without_secrets
 
-__all__ = ["event", "inherit_log", "LOG_FORMATS", "LOG_VARIABLE", "logging_as", "logs_json", "tell", "tell_error"]
+__all__ = ["event", "inherit_log", "LOG_FORMATS", "LOG_VARIABLE", "logging_as", "logs_json", "settle_log", "tell", "tell_error"]
 
 LOG_FORMATS = ("text", "json")
 """Forms of the log; the first is the usual one."""
@@ -65,6 +65,14 @@ def logs_json() -> bool:
     return any(isinstance(handler, _JsonHandler) for handler in logging.getLogger(_OWN).handlers)
 
 
+def settle_log() -> None:
+    """Waits until what was printed on standard error so far is in the log, so that the next event comes behind it."""
+    for handler in logging.getLogger(_OWN).handlers:
+        if isinstance(handler, _JsonHandler):
+            sys.stderr.flush()
+            handler.settle()
+
+
 def tell(text: str, name: str = "result", **fields: Any) -> None:
     """Prints a line of a command's answer on standard output, and logs it where the log is JSON."""
     print(text, flush=True)
@@ -82,6 +90,7 @@ def tell_error(error: BaseException, *, trace: bool) -> None:
     if not logs_json():
         print(without_secrets(f"gristmill: {error}"), file=sys.stderr)
         return
+    settle_log()
     fields: dict[str, Any] = {"error": type(error).__name__}
     if isinstance(error, GristmillError):
         fields |= {"exit_code": error.exit_code, **_named_first(str(error)), **error.facts}
@@ -121,9 +130,12 @@ class _TextHandler(logging.Handler):
 class _JsonHandler(logging.Handler):
     """Writes records as JSON lines, to a descriptor or a stream."""
 
-    def __init__(self, descriptor: int | None, stream: TextIO, *, shared: bool) -> None:
+    def __init__(
+        self, descriptor: int | None, stream: TextIO, *, shared: bool, settle: Callable[[], None] | None = None
+    ) -> None:
         """Takes the place to write to; `shared` bounds lines, since other processes write there as well."""
         super().__init__()
+        self._settle = settle
         self._descriptor = descriptor
         self._stream = stream
         self._shared = shared
@@ -134,6 +146,11 @@ class _JsonHandler(logging.Handler):
             self.write(_line(record, shared=self._shared))
         except Exception:  # noqa: BLE001 - a log that cannot be written stops nothing
             self.handleError(record)
+
+    def settle(self) -> None:
+        """Waits for what was printed so far, where that becomes lines of this log."""
+        if self._settle is not None:
+            self._settle()
 
     def write(self, line: bytes) -> None:
         """Writes a line as it is."""
@@ -222,8 +239,8 @@ def _json_of_launcher() -> Iterator[_JsonHandler]:
         handler.write(line + b"\n")
 
     sys.stderr.flush()
-    with captured_lines(take) as saved:
-        handlers.append(_JsonHandler(saved, sys.stderr, shared=False))
+    with captured_lines(take) as captured:
+        handlers.append(_JsonHandler(captured.saved, sys.stderr, shared=False, settle=captured.settle))
         try:
             yield handlers[0]
         finally:

@@ -319,3 +319,16 @@ def test_lines_of_many_processes_do_not_mix(tmp_path: Path) -> None:
     assert {letter: len(found) for letter, found in letters.items()} == {"a": 200, "b": 200, "c": 200}
     assert {len(entry["message"]) for entry in letters["c"]} == {9000}
     assert all(set(entry["traceback"][:-6]) <= {entry["message"][0]} for entry in letters["a"] + letters["b"])
+
+
+def test_what_was_printed_before_an_error_stands_before_it() -> None:
+    code = (
+        "import os\nfrom gristmill.formats.errors import InputError\n"
+        "from gristmill.formats.log import logging_as, tell_error\n"
+        "with logging_as('json'):\n"
+        "    for number in range(2000):\n        os.write(2, b'%d printed\\n' % number)\n"
+        "    tell_error(InputError('the end'), trace=False)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    messages = [entry["message"] for entry in events_of(done.stderr)]
+    assert messages == [*(f"{number} printed" for number in range(2000)), "the end"]

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from gristmill import __version__
 from gristmill.formats.errors import GristmillError, MissingExtraError, SettingsError
-from gristmill.formats.log import LOG_FORMATS, LOG_VARIABLE, event, logging_as, logs_json, tell_error
+from gristmill.formats.log import LOG_FORMATS, LOG_VARIABLE, event, logging_as, logs_json, settle_log, tell_error
 
 __all__ = ["entry", "main"]
 
@@ -182,6 +182,7 @@ def _run(words: list[str]) -> int:
     event("start", f"gristmill {arguments.command}", command=arguments.command, version=__version__)
     code = work(own, words[1:])
     seconds = round(time.monotonic() - began, 3)
+    settle_log()
     event(
         "end",
         f"gristmill {arguments.command} ended after {seconds} s",
