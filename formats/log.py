@@ -24,7 +24,17 @@ from gristmill.formats.errors import GristmillError
 from gristmill.formats.log_capture import captured_lines, write_whole
 from gristmill.formats.log_secrets import without_secrets
 
-__all__ = ["event", "inherit_log", "LOG_FORMATS", "LOG_VARIABLE", "logging_as", "logs_json", "settle_log", "tell", "tell_error"]
+__all__ = [
+    "event",
+    "inherit_log",
+    "LOG_FORMATS",
+    "LOG_VARIABLE",
+    "logging_as",
+    "logs_json",
+    "settle_log",
+    "tell",
+    "tell_error",
+]
 
 LOG_FORMATS = ("text", "json")
 """Forms of the log; the first is the usual one."""

@@ -75,9 +75,7 @@ def write_whole(descriptor: int, data: bytes) -> None:
             data = data[os.write(descriptor, data) :]
 
 
-def _read(
-    reading: int, saved: int, take: Callable[[bytes, int], None], passed: "queue.SimpleQueue[None]"
-) -> None:
+def _read(reading: int, saved: int, take: Callable[[bytes, int], None], passed: "queue.SimpleQueue[None]") -> None:
     rest = b""
     while True:
         block = os.read(reading, _BLOCK_BYTES)
