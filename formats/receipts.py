@@ -7,7 +7,7 @@ the files are still there with their sizes. Content is checked by `gristmill ver
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from gristmill.formats.errors import FormatError, StorageError
@@ -39,6 +39,7 @@ class Receipt:
         settings: what went into the digest, as far as it helps to say what changed.
         result: counts and other facts that later steps need; JSON values only.
         cleared: whether the files that it vouched for were removed on purpose, as nothing needs them any more.
+        samples: the same as `files` of those that people look at and no stage reads; the work stands without them.
     """
 
     digest: str
@@ -46,6 +47,11 @@ class Receipt:
     settings: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)
     cleared: bool = False
+    samples: Mapping[str, FileFacts] = field(default_factory=dict)
+
+    def facts_below(self, folder: str) -> dict[str, dict[str, Any]]:
+        """The files of a folder of the corpus by path, with size and digest as JSON values; `folder` ends in ``/``."""
+        return {name: asdict(facts) for name, facts in self.files.items() if name.startswith(folder)}
 
 
 def stage_receipt_path(corpus: str, stage: str) -> str:
@@ -61,8 +67,9 @@ def item_receipt_path(corpus: str, step: str, item: str) -> str:
 def write_receipt(path: str, receipt: Receipt) -> None:
     """Publishes a receipt."""
     value = {entry.name: getattr(receipt, entry.name) for entry in fields(receipt)}
-    if not receipt.cleared:
-        del value["cleared"]
+    for name in ("cleared", "samples"):
+        if not value[name]:
+            del value[name]
     write_bytes(path, pretty_json(value))
 
 
@@ -76,18 +83,22 @@ def read_receipt(path: str) -> Receipt | None:
         return None
     try:
         value = json.loads(read_bytes(path))
-        files = {name: FileFacts(int(facts["size"]), str(facts["sha256"])) for name, facts in value["files"].items()}
         return Receipt(
             digest=value["digest"],
-            files=files,
+            files=_facts(value["files"]),
             settings=value["settings"],
             result=value["result"],
             cleared=value.get("cleared", False),
+            samples=_facts(value.get("samples", {})),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(
             f"{path}: damaged receipt ({type(error).__name__}: {error}); remove it to redo its work"
         ) from error
+
+
+def _facts(files: Mapping[str, Any]) -> dict[str, FileFacts]:
+    return {name: FileFacts(int(facts["size"]), str(facts["sha256"])) for name, facts in files.items()}
 
 
 def valid_receipt(corpus: str, path: str, digest: str) -> Receipt | None:

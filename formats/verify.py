@@ -46,8 +46,8 @@ def verify_corpus(folder: str) -> list[str]:
 
     Checked are the tokenizer, every shard (digests, every pointer, every token id, every EOD, where every document came
     from, what it carries along), every index set, every receipt with the files it vouches for, and the manifest against
-    all of these. `rejected/` is checked as far as item receipts are there, which those of copies and paragraphs lack;
-    `report/` and the plan are for people and reruns and are not checked.
+    all of these; in `rejected/` what the receipts of stages name. `report/` and the plan are for people and reruns and
+    are not checked.
 
     Args:
         folder: path or URL of the corpus.
@@ -264,7 +264,8 @@ def _check_receipts(folder: str, checked: dict[str, FileFacts]) -> Iterator[str]
             yield str(error)
             continue
         of_stage = "/" not in relative_to(path, stages)
-        for name, facts in (receipt.files if receipt is not None else {}).items():
+        vouched = {} if receipt is None else {**receipt.files, **receipt.samples}
+        for name, facts in vouched.items():
             if of_stage or exists(join(folder, name)):
                 yield from _compare(folder, name, facts, checked)
 

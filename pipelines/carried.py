@@ -15,9 +15,11 @@ from gristmill.formats.recipe import SourceSettings
 from gristmill.pipelines.json_values import json_value, text_of
 from gristmill.pipelines.records import RecordAccount
 
-__all__ = ["carried_id", "carried_lines", "mended", "named_fields"]
+__all__ = ["carried_id", "carried_id_text", "carried_lines", "mended", "named_fields"]
 
 _OPTIONS = orjson.OPT_NON_STR_KEYS
+_ID_START = f'{{"{ID_KEY}":'
+_decode_at = json.JSONDecoder().raw_decode
 
 
 def named_fields(source: SourceSettings) -> dict[str, str]:
@@ -61,3 +63,12 @@ def mended(value: str) -> str:
 def carried_id(line: bytes) -> Any:
     """The id in a line; None where there is none."""
     return json.loads(line).get(ID_KEY)
+
+
+def carried_id_text(line: bytes) -> str | None:
+    """The id in a line as it stands there, a JSON text, where an id comes first; None where there is none."""
+    text = line.decode("utf-8")
+    if not text.startswith(_ID_START):
+        return None
+    value, end = _decode_at(text, len(_ID_START))
+    return None if value is None else text[len(_ID_START) : end]

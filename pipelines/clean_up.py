@@ -35,6 +35,7 @@ class _Part:
         says: what it is.
         folder: where it lies; empty for receipts alone.
         stage: the stage that vouches for it; empty where none does.
+        samples_of: the stages for which it is samples, and no stage reads it.
         steps: the steps whose items vouch for it.
         needed_until: the stage whose receipt makes it superfluous; empty for the manifest.
     """
@@ -43,6 +44,7 @@ class _Part:
     says: str
     folder: str = ""
     stage: str = ""
+    samples_of: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     needed_until: str
 
@@ -71,7 +73,13 @@ PARTS = (
         steps=("spill", "encode"),
         needed_until="tokenize",
     ),
-    _Part(name="rejected", says="samples of what was left out", folder="rejected", needed_until="tokenize"),
+    _Part(
+        name="rejected",
+        says="samples of what was left out",
+        folder="rejected",
+        samples_of=("clean", "tokenize"),
+        needed_until="tokenize",
+    ),
     _Part(name="receipts", says="receipts of shards and members", steps=("assemble", "index"), needed_until=""),
 )
 """The parts, in the order of the stages that leave them."""
@@ -87,6 +95,7 @@ class Leftover:
         size: bytes of all.
         kept: why they stay; empty if they can go.
         stage: the stage whose receipt vouches for them; empty where none does.
+        samples_of: the stages whose receipts vouch for them as samples.
         folders: what is empty without them, relative to the corpus.
     """
 
@@ -95,6 +104,7 @@ class Leftover:
     size: int
     kept: str = ""
     stage: str = ""
+    samples_of: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
 
 
@@ -161,6 +171,8 @@ def clean_up(
                 continue
             if leftover.stage:
                 _let_stand_without_files(corpus, leftover.stage)
+            for stage in leftover.samples_of:
+                _let_stand_without_samples(corpus, stage)
             _remove_all(corpus, leftover)
     return found
 
@@ -190,6 +202,7 @@ def _leftover(corpus: str, part: _Part, sizes: dict[str, int], kept: str) -> Lef
         size=sum(files.values()),
         kept=kept,
         stage=part.stage,
+        samples_of=part.samples_of,
         folders=tuple(folders),
     )
 
@@ -225,6 +238,14 @@ def _let_stand_without_files(corpus: str, stage: str) -> None:
     receipt = read_receipt(path)
     if receipt is not None and not receipt.cleared:
         write_receipt(path, replace(receipt, files={}, cleared=True))
+
+
+def _let_stand_without_samples(corpus: str, stage: str) -> None:
+    """Takes the samples out of what the receipt of a stage vouches for."""
+    path = stage_receipt_path(corpus, stage)
+    receipt = read_receipt(path)
+    if receipt is not None and receipt.samples:
+        write_receipt(path, replace(receipt, samples={}))
 
 
 def _remove_all(corpus: str, leftover: Leftover) -> None:

@@ -6,6 +6,7 @@ record numbers, each with the rank of the document that stays.
 """
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,8 @@ def write_drops(
         near_losers: those of near duplicates; one that is a copy too counts as that.
 
     Returns:
-        Split number, path, size and digest of the list, how many copies and near duplicates are on it, and how many
-        code points and bytes of text they have.
+        Split number, how many copies and near duplicates are on the list, how many code points and bytes of text they
+        have, the list and the sample by path.
     """
     source_id = job.source_of(split).id
     copies, near = losers_of(losers), losers_of(near_losers)
@@ -106,9 +107,7 @@ def write_drops(
     dropped = keys[np.isin(keys["record"], records, assume_unique=True)]
     name = drops_path(source_id, split.part)
     facts = write_bytes(job.path(name), records.tobytes())
-    write_copy_samples(
-        job, copy_rejects_path(source_id, split.part), _samples(job, split, scan["copies"], copies, near)
-    )
+    samples = _samples(job, split, scan["copies"], copies, near)
     return {
         "number": split.number,
         "source": split.source,
@@ -116,7 +115,8 @@ def write_drops(
         "copies": len(copies),
         "near": len(near),
         "text": [int(dropped[name].sum(dtype=np.int64)) for name in ("characters", "size")],
-        "file": {"path": name, "size": facts.size, "sha256": facts.sha256},
+        "files": {name: asdict(facts)},
+        "samples": write_copy_samples(job, copy_rejects_path(source_id, split.part), samples),
     }
 
 

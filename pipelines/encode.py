@@ -36,8 +36,8 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
 
     Returns:
         The item's result: what a scan reports where there was none, and tokens, documents, the longest and the last
-        document in tokens, spellings of control tokens, the digest of what the spill follows from, and the path of its
-        ids.
+        document in tokens, spellings of control tokens, the digest of what the spill follows from, the path of its
+        ids, and the samples of what was left out by path.
 
     Raises:
         InputError: a record is bad and the policy is "fail", a file is damaged, or it changed since it was scanned.
@@ -49,7 +49,7 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
     item_digest = _encode_digest(job, split, kept, cuts)
     receipt = valid_receipt(job.corpus, receipt_path, item_digest)
     if receipt is not None:
-        return {**receipt.result, "number": split.number, "source": split.source}
+        return _report(split, receipt)
     early = early_spill(job, split) if source.clean.enabled and cuts is None else None
     if early is None:
         result, files = _spill(job, split, kept, cuts, item_digest)
@@ -69,8 +69,14 @@ def encode_split(job: Job, split: Split) -> dict[str, Any]:
     result["kept"] = settled.totals["documents"]
     result["spill"] = item_digest
     result["tokens_at"] = spill_path(source.id, split.part, spill_digest, "tok")
-    write_receipt(receipt_path, Receipt(digest=item_digest, files={**files, **settled.files}, result=result))
-    return {**result, "number": split.number, "source": split.source}
+    receipt = Receipt(digest=item_digest, files={**files, **settled.files}, result=result)
+    write_receipt(receipt_path, receipt)
+    return _report(split, receipt)
+
+
+def _report(split: Split, receipt: Receipt) -> dict[str, Any]:
+    left = {"samples": receipt.facts_below("rejected/")}
+    return {**receipt.result, "number": split.number, "source": split.source, **left}
 
 
 def encode_receipt(job: Job, split: Split) -> Receipt | None:

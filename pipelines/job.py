@@ -18,7 +18,10 @@ from gristmill.pipelines.stage_names import STAGES
 from gristmill.tokenize.engine import Engine
 from gristmill.tokenize.resolved import ResolvedTokenizer
 
-__all__ = ["Job", "make_job", "stage_settings"]
+__all__ = ["IDS_VERSION", "Job", "make_job", "stage_settings"]
+
+IDS_VERSION = 1
+"""Version of the ids that a scan keeps, and so of what samples of copies say."""
 
 _CLEAN_VERSION = 1
 _TOKENIZE_VERSION = 1
@@ -90,6 +93,10 @@ class Job:
         settings = self.recipe.paragraph_dedup
         return settings is not None and split.source in settings.sources
 
+    def keeps_ids(self, split: Split) -> bool:
+        """Whether the ids of a split's documents are kept, for samples of what deduplication drops to name them."""
+        return _keeps_ids(self.recipe, split.source)
+
     def path(self, *parts: str) -> str:
         """Path of a file of the corpus."""
         return join(self.corpus, *parts)
@@ -158,6 +165,7 @@ def stage_settings(recipe: Recipe, plan: Plan, tokenizer: str) -> dict[str, dict
             for number, phase in enumerate(recipe.index.schedule, 1)
         }
         index = {**asdict(recipe.index), "schedule": schedule}
+    named = {source.id: IDS_VERSION for number, source in enumerate(recipe.sources) if _keeps_ids(recipe, number)}
     return {
         "download": {"inputs": inputs, "sources": [source.id for source in recipe.sources]},
         "clean": {
@@ -167,6 +175,7 @@ def stage_settings(recipe: Recipe, plan: Plan, tokenizer: str) -> dict[str, dict
             **({} if recipe.near_dedup is None else {"near_dedup": asdict(recipe.near_dedup)}),
             **({} if recipe.paragraph_dedup is None else {"paragraph_dedup": asdict(recipe.paragraph_dedup)}),
             "dedup_key": key_identity(recipe.dedup_key),
+            **({"ids": named} if named else {}),
         },
         "tokenize": {
             "version": _TOKENIZE_VERSION,
@@ -183,6 +192,16 @@ def stage_settings(recipe: Recipe, plan: Plan, tokenizer: str) -> dict[str, dict
         },
         "blend": {},
     }
+
+
+def _keeps_ids(recipe: Recipe, number: int) -> bool:
+    """Whether a source has ids, and can lose documents or paragraphs to others."""
+    source = recipe.sources[number]
+    named = source.carry is not None and source.carry.id_field is not None
+    compared = any(
+        settings is not None and number in settings.sources for settings in (recipe.near_dedup, recipe.paragraph_dedup)
+    )
+    return named and source.clean.enabled and (source.clean.exact_dedup or compared)
 
 
 def _budget(recipe: Recipe) -> dict[str, Any]:

@@ -6,14 +6,13 @@ what comes back to a split are numbers of paragraphs, and the encoding of it, wh
 leaves them out.
 """
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from gristmill.formats.errors import DataError
 from gristmill.formats.storage import read_bytes, read_range, write_bytes
 from gristmill.pipelines.copy_samples import Sample, Survivors, paragraph_rejects_path, write_copy_samples
 from gristmill.pipelines.dedup import LOSER_DTYPE, kept_records, later_copies, losers_of
@@ -30,7 +29,6 @@ from gristmill.pipelines.records import SAMPLES_PER_REASON
 from gristmill.pipelines.scan import RANKED_DTYPE, read_keys
 
 __all__ = [
-    "check_cuts",
     "CUT_DTYPE",
     "cut_totals",
     "cuts_path",
@@ -128,19 +126,17 @@ def write_cuts(job: Job, split: Split, groups: Iterable[bytes]) -> dict[str, Any
 
     Returns:
         Split number, source and part; how many paragraphs go, how many documents go on without some, and how many do
-        not go on, by reason; code points and bytes that go; the files.
+        not go on, by reason; code points and bytes that go; the files and the sample by path.
     """
     source = job.source_of(split)
     losers = losers_of(groups)
     found = _Verdict(job, split, losers)
-    write_copy_samples(job, paragraph_rejects_path(source.id, split.part), found.samples())
     files = {}
     for name, data in (
         (cuts_path(source.id, split.part), found.cuts.tobytes()),
         (emptied_path(source.id, split.part), found.emptied.tobytes()),
     ):
-        facts = write_bytes(job.path(name), data)
-        files[name] = {"size": facts.size, "sha256": facts.sha256}
+        files[name] = asdict(write_bytes(job.path(name), data))
     return {
         "number": split.number,
         "source": split.source,
@@ -150,6 +146,7 @@ def write_cuts(job: Job, split: Split, groups: Iterable[bytes]) -> dict[str, Any
         "dropped": {reason: len(records) for reason, records in found.dropped.items() if len(records)},
         "text": found.text,
         "files": files,
+        "samples": write_copy_samples(job, paragraph_rejects_path(source.id, split.part), found.samples()),
     }
 
 
@@ -270,28 +267,3 @@ def cut_totals(reports: Iterable[dict[str, Any]]) -> tuple[dict[str, int], dict[
         counted["paragraphs.documents_changed"] += report["changed"]
         text = [total + more for total, more in zip(text, report["text"], strict=True)]
     return dict(dropped), {name: count for name, count in counted.items() if count}, text
-
-
-def check_cuts(job: Job, source_id: str, lost: int, characters: int) -> None:
-    """Tells of a source that loses much of its text with paragraphs, and refuses to go on where it would lose most.
-
-    Args:
-        job: the run.
-        source_id: id of the source.
-        lost: its code points that go.
-        characters: those that it had.
-
-    Raises:
-        DataError: more go than `paragraph_dedup.max_fraction` allows.
-    """
-    settings = job.recipe.paragraph_dedup
-    if settings is None:
-        return
-    said = f"source {source_id!r}: {lost} of {characters} characters are in paragraphs that occurred before"
-    if lost > settings.max_fraction * characters:
-        raise DataError(
-            f"{said}, more than paragraph_dedup.max_fraction = {settings.max_fraction:g} allows. Raise "
-            "paragraph_dedup.min_chars, leave the source out of paragraph_dedup.sources, or raise the limit"
-        )
-    if lost > settings.warn_fraction * characters:
-        warnings.warn(f"{said}, more than paragraph_dedup.warn_fraction = {settings.warn_fraction:g}", stacklevel=2)

@@ -18,7 +18,8 @@ from gristmill.formats.receipts import Receipt, item_receipt_path, valid_receipt
 from gristmill.formats.storage import FileFacts, publish, read_bytes, remove, write_bytes
 from gristmill.pipelines.clean import clean_batch
 from gristmill.pipelines.encoders import encoder_of
-from gristmill.pipelines.job import Job
+from gristmill.pipelines.id_file import IdWriter
+from gristmill.pipelines.job import IDS_VERSION, Job
 from gristmill.pipelines.near_scan import NearWriter
 from gristmill.pipelines.paragraph_scan import ParagraphWriter
 from gristmill.pipelines.plan import Split
@@ -63,7 +64,8 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
 
     Returns:
         The item's result: split, records, kept, dropped, counted and bad, the digests of what was read, code points and
-        bytes of the texts read and kept, and the first copies within the split, each with the record that it is of.
+        bytes of the texts read and kept, and the first copies within the split, each with the record that it is of;
+        the files and samples that stay, by path.
 
     Raises:
         InputError: a record is bad and the policy is "fail", or a file is damaged.
@@ -74,7 +76,7 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     paragraph_settings = job.recipe.paragraph_dedup if job.cuts(split) else None
     receipt = scan_receipt(job, split)
     if receipt is not None:
-        return {**receipt.result, "number": split.number, "source": split.source}
+        return _report(split, receipt)
     account = RecordAccount(source.bad_records)
     keys: list[np.ndarray] = []
     read = np.zeros(2, np.int64)
@@ -86,8 +88,12 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
     spill = None if encoder is None else SpillWriter(job, split, early_digest(job, split))
     near = None if near_settings is None else NearWriter(job, split, near_settings)
     paragraphs = None if paragraph_settings is None else ParagraphWriter(job, split, paragraph_settings)
+    ids = IdWriter(job, split) if job.keeps_ids(split) else None
     normalized = source.clean.exact_dedup and job.recipe.dedup_key == "normalized"
-    with spill or contextlib.nullcontext(), near or contextlib.nullcontext(), paragraphs or contextlib.nullcontext():
+    with contextlib.ExitStack() as writing:
+        for writer in (spill, near, paragraphs, ids):
+            if writer is not None:
+                writing.enter_context(writer)
         for batch in read_records(job, split, source, account):
             if spill is not None:
                 spill.carry(batch)
@@ -100,6 +106,8 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
                     near.add(kept)
                 if paragraphs is not None:
                     paragraphs.add(kept)
+                if ids is not None:
+                    ids.add(batch, kept)
                 if encoder is not None and spill is not None:
                     spill.add(kept.records, encoder.encode(kept.texts))
     if spill is not None:
@@ -113,6 +121,7 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
             account.dropped["exact_duplicate"] += every - len(packed)
     files = {} if near is None else near.finish(packed["record"])
     files |= {} if paragraphs is None else paragraphs.facts()
+    files |= {} if ids is None else ids.facts()
     with publish(job.path(keys_path(source.id, split.part))) as publication:
         publication.write(packed)
     files[keys_path(source.id, split.part)] = publication.facts()
@@ -123,8 +132,14 @@ def scan_split(job: Job, split: Split) -> dict[str, Any]:
         "copies": copies,
         "tokens": 0 if spill is None else spill.tokens,
     }
-    write_receipt(_receipt_path(job, split), Receipt(digest=_scan_digest(job, split), files=files, result=result))
-    return result
+    receipt = Receipt(digest=_scan_digest(job, split), files=files, result=result)
+    write_receipt(_receipt_path(job, split), receipt)
+    return _report(split, receipt)
+
+
+def _report(split: Split, receipt: Receipt) -> dict[str, Any]:
+    left = {"files": receipt.facts_below("clean/"), "samples": receipt.facts_below("rejected/")}
+    return {**receipt.result, "number": split.number, "source": split.source, **left}
 
 
 def scan_receipt(job: Job, split: Split) -> Receipt | None:
@@ -142,7 +157,8 @@ def _scan_digest(job: Job, split: Split) -> str:
     paragraphs = {"paragraphs": recipe.paragraph_dedup} if job.cuts(split) else {}
     compared = bool(paragraphs) or job.source_of(split).clean.exact_dedup
     key = {"dedup_key": key_identity(recipe.dedup_key)} if compared else {}
-    return digest({"step": "scan", "split": split.digest, **near, **paragraphs, **key})
+    ids = {"ids": IDS_VERSION} if job.keeps_ids(split) else {}
+    return digest({"step": "scan", "split": split.digest, **near, **paragraphs, **key, **ids})
 
 
 def _receive_spill(job: Job, split: Split, account: RecordAccount, spill: SpillWriter) -> None:

@@ -6,7 +6,6 @@ not by the process that launched it. Totals that do not add up fail the run; not
 
 import contextlib
 import os
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,15 +23,15 @@ from gristmill.formats.receipts import (
     write_receipt,
 )
 from gristmill.formats.storage import FileFacts, file_facts, is_local, list_files, local_path, relative_to, remove
-from gristmill.pipelines.copy_samples import copy_rejects_path, paragraph_rejects_path
 from gristmill.pipelines.encoders import TOKENIZER_FILES
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.limits import OVER_LIMIT, cut_reports
 from gristmill.pipelines.lock_renewal import require_held
-from gristmill.pipelines.paragraph_dedup import check_cuts, cut_totals
-from gristmill.pipelines.plan import Plan, read_plan
+from gristmill.pipelines.loss_alarm import check_near_loss, check_paragraph_loss
+from gristmill.pipelines.paragraph_dedup import cut_totals
+from gristmill.pipelines.plan import Plan, Split, read_plan
 from gristmill.pipelines.raw import copied_files, copies
-from gristmill.pipelines.scan import keys_path, rejects_path
+from gristmill.pipelines.scan import rejects_path
 from gristmill.pipelines.shards import shard_item
 from gristmill.pipelines.spill import SPILL_STEP, token_rejects_path
 
@@ -71,14 +70,22 @@ Result = dict[str, Any]
 """What a stage hands on to the next: a JSON value, kept in its receipt."""
 
 
-def write_stage(job: Job, stage: str, files: dict[str, FileFacts], result: Result) -> Result:
+def write_stage(
+    job: Job, stage: str, files: dict[str, FileFacts], result: Result, samples: dict[str, FileFacts] | None = None
+) -> Result:
     """Writes the receipt of a stage and returns its result.
 
     Raises:
         CorpusError: the run has lost its place to another.
     """
     require_held(job)
-    receipt = Receipt(digest=job.stage_digests[stage], files=files, settings=job.settings[stage], result=result)
+    receipt = Receipt(
+        digest=job.stage_digests[stage],
+        files=files,
+        settings=job.settings[stage],
+        result=result,
+        samples=samples or {},
+    )
     write_receipt(stage_receipt_path(job.corpus, stage), receipt)
     return result
 
@@ -178,11 +185,11 @@ def close_clean(job: Job, scans: list[Result], drops: list[Result], cuts: Sequen
         near = sum(int(drop["near"]) for drop in drops if drop["source"] == number)
         if near:
             dropped["near_duplicate"] = near
-            _check_near(job, source.id, near, sum(scan["kept"] for scan in own) - removed)
+            check_near_loss(job, source.id, near, sum(scan["kept"] for scan in own) - removed)
             removed += near
         left = _text_totals(own, [drop for drop in drops if drop["source"] == number])
         emptied, counted, lost = cut_totals(cut for cut in cuts if cut["source"] == number)
-        check_cuts(job, source.id, lost[0], left["characters_kept"])
+        check_paragraph_loss(job, source.id, lost[0], left["characters_kept"])
         totals = {
             "records": sum(scan["records"] for scan in own),
             "kept": sum(scan["kept"] for scan in own) - removed - sum(emptied.values()),
@@ -199,21 +206,18 @@ def close_clean(job: Job, scans: list[Result], drops: list[Result], cuts: Sequen
         _check_bad(source.id, source.max_bad_fraction, totals)
         sources[source.id] = totals
     _sweep_receipts(job, "scan", _items(job, plan, cleaned=True))
-    files = {str(drop["file"]["path"]): FileFacts(drop["file"]["size"], drop["file"]["sha256"]) for drop in drops}
-    files |= {name: FileFacts(**facts) for cut in cuts for name, facts in cut["files"].items()}
-    rejects = set()
-    for split in plan.splits:
-        source = job.recipe.sources[split.source]
-        if source.clean.enabled:
-            name = keys_path(source.id, split.part)
-            files[name] = file_facts(job.path(name))
-        rejects |= {
-            path(source.id, split.part)
-            for path in (rejects_path, copy_rejects_path, paragraph_rejects_path, token_rejects_path)
-        }
+    files = _facts(report["files"] for report in (*scans, *drops, *cuts))
+    samples = _facts(report["samples"] for report in (*scans, *drops, *cuts))
+    of_tokenize = {_path_of_encode(job, split) for split in plan.splits}
     sweep(job, "clean", files)
-    sweep(job, "rejected", rejects)
-    return write_stage(job, "clean", files, {"sources": sources})
+    sweep(job, "rejected", samples.keys() | of_tokenize)
+    return write_stage(job, "clean", files, {"sources": sources}, samples)
+
+
+def _path_of_encode(job: Job, split: Split) -> str:
+    """Path of the sample that the encoding of a split can leave."""
+    source = job.source_of(split)
+    return (token_rejects_path if source.clean.enabled else rejects_path)(source.id, split.part)
 
 
 def close_tokenize(job: Job, encodes: list[Result], shards: list[Result]) -> Result:
@@ -271,7 +275,7 @@ def close_tokenize(job: Job, encodes: list[Result], shards: list[Result]) -> Res
     names = ((job.recipe.sources[shard["source"]].id, shard["number"], numbers[shard["source"]]) for shard in shards)
     _sweep_receipts(job, "assemble", (shard_item(*name) for name in names))
     result = {"sources": sources, "engine": job.engine, "engine_version": job.engine_version}
-    return write_stage(job, "tokenize", files, result)
+    return write_stage(job, "tokenize", files, result, _facts(encode["samples"] for encode in encodes))
 
 
 def _text_totals(scans: list[Result], drops: list[Result]) -> dict[str, int]:
@@ -289,6 +293,11 @@ def _items(job: Job, plan: Plan, *, cleaned: bool) -> Iterable[str]:
     for split in plan.splits:
         if job.source_of(split).clean.enabled or not cleaned:
             yield job.item(split)
+
+
+def _facts(listed: Iterable[dict[str, dict[str, Any]]]) -> dict[str, FileFacts]:
+    """The files that reports name, by path."""
+    return {name: FileFacts(**facts) for files in listed for name, facts in files.items()}
 
 
 def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
@@ -330,21 +339,6 @@ def _check_bad(source_id: str, limit: float, totals: Result) -> None:
             f"source {source_id!r}: {bad} of {records} records are bad ({reasons}), more than max_bad_fraction = "
             f"{limit:g} allows; see rejected/{source_id}/, mend the input, or raise the limit"
         )
-
-
-def _check_near(job: Job, source_id: str, near: int, documents: int) -> None:
-    """Tells of a source that loses many near duplicates, and refuses to go on where it would lose most of itself."""
-    settings = job.recipe.near_dedup
-    if settings is None:
-        return
-    lost = f"source {source_id!r}: {near} of {documents} documents are near duplicates of earlier ones"
-    if near > settings.max_fraction * documents:
-        raise DataError(
-            f"{lost}, more than near_dedup.max_fraction = {settings.max_fraction:g} allows: one template for all, "
-            "perhaps. Raise near_dedup.threshold, leave the source out of near_dedup.sources, or raise the limit"
-        )
-    if near > settings.warn_fraction * documents:
-        warnings.warn(f"{lost}, more than near_dedup.warn_fraction = {settings.warn_fraction:g}", stacklevel=2)
 
 
 def _check_shards(source_id: str, shards: list[Result], documents: int, tokens: int) -> None:

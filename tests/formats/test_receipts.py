@@ -16,7 +16,7 @@ from gristmill.formats.receipts import (
     withdraw,
     write_receipt,
 )
-from gristmill.formats.storage import FileFacts, write_bytes
+from gristmill.formats.storage import FileFacts, read_bytes, write_bytes
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -45,6 +45,24 @@ def test_a_receipt_reads_back(corpus: str) -> None:
     path, receipt = finished(corpus)
     assert read_receipt(path) == receipt
     assert valid_receipt(corpus, path, receipt.digest) == receipt
+
+
+def test_samples_are_vouched_for_and_not_needed(corpus: str) -> None:
+    path, receipt = finished(corpus)
+    plain = read_bytes(path)
+    sampled = dataclasses.replace(receipt, samples={"rejected/a.jsonl": FileFacts(3, "e" * 64)})
+    write_receipt(path, sampled)
+    assert valid_receipt(corpus, path, receipt.digest) == sampled
+    write_receipt(path, dataclasses.replace(sampled, samples={}))
+    assert read_bytes(path) == plain
+    assert b"samples" not in plain
+
+
+def test_the_files_of_a_folder(corpus: str) -> None:
+    _, receipt = finished(corpus)
+    more = dataclasses.replace(receipt, files={**receipt.files, "token/c": FileFacts(3, "e" * 64)})
+    assert more.facts_below("token/") == {"token/c": {"size": 3, "sha256": "e" * 64}}
+    assert list(more.facts_below("tokens/")) == ["tokens/a.bin", "tokens/a.idx"]
 
 
 def test_a_receipt_of_nothing(corpus: str) -> None:

@@ -146,7 +146,8 @@ def test_nothing_is_different_without_it(workshop: Any) -> None:
     workshop.prepare({"files": [path], **CARRY}, index=INDEX, output=str(workshop.folder / "with"))
     carrying = workshop.tree(workshop.folder / "with")
     assert {name for name in carrying if name not in plain} == {
-        f"tokens/s0/s0-00000-of-00001.{kind}" for kind in ("meta.jsonl", "meta.offsets")
+        "clean/s0/00000.ids",
+        *(f"tokens/s0/s0-00000-of-00001.{kind}" for kind in ("meta.jsonl", "meta.offsets")),
     }
     assert {name for name, found in plain.items() if carrying[name] != found} == {"manifest.json"}
 

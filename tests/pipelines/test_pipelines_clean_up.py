@@ -25,9 +25,10 @@ TEMPORARY = f".a.bin.{'0' * 32}.tmp"
 def fill(workshop: Any) -> list[dict[str, Any]]:
     texts = [f"{number % 40} the quick brown fox" for number in range(60)]
     lines = b"oops\n" + b"".join(b'{"text": "%s"}\n' % text.encode() for text in texts)
+    lenient = {"bad_records": "skip", "max_bad_fraction": 0.5}
     return [
-        {"files": [workshop.write("a.jsonl", lines)], "bad_records": "skip", "max_bad_fraction": 0.5, "weight": 0.5},
-        {"files": [workshop.jsonl("b.jsonl", texts[:30])], "materialize": True, "weight": 0.5, "clean": False},
+        {"files": [workshop.write("a.jsonl", lines)], "weight": 0.5, **lenient},
+        {"files": [workshop.write("b.jsonl", lines)], "materialize": True, "weight": 0.5, "clean": False, **lenient},
     ]
 
 
@@ -125,10 +126,11 @@ def test_what_is_to_be_kept_stays(made: Any, corpus: Path, part: Any) -> None:
     assert bool(kept) is (part.name != "spill"), "spills go when the run ends"
     assert kept <= below(corpus) < before
     assert {leftover.kept for leftover in found} - {""} == ({f"--keep-{part.name}"} if kept else set())
-    if part.stage:
-        receipt = read_receipt(stage_receipt_path(str(corpus), part.stage))
+    for stage in ("clean", "tokenize"):
+        receipt = read_receipt(stage_receipt_path(str(corpus), stage))
         assert receipt is not None
-        assert not receipt.cleared
+        assert receipt.cleared is (stage == "clean" != part.name)
+        assert bool(receipt.samples) is (part.name == "rejected"), "both sources have bad records"
     assert verify_corpus(str(corpus)) == []
     assert again(made, corpus).stages == ()
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.formats.errors import DataError
+from gristmill.formats.verify import verify_corpus
 from gristmill.pipelines.scan import KEY_DTYPE
 
+SKIP = {"bad_records": "skip", "max_bad_fraction": 1.0}
 LOOSE = {"warn_fraction": 1.0, "max_fraction": 1.0}
 WORDS = [
     *("the", "of", "and", "to", "in", "that", "with", "which", "people", "water", "river", "house", "small", "large"),
@@ -166,26 +169,93 @@ def test_the_survivors_are_those_of_the_definition(new_workshop: Callable[[], An
 
 
 def everything(shop: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Sources with copies, near duplicates and repeated paragraphs within and across them, and the rest of a recipe."""
+    """Sources with copies, near duplicates and repeated paragraphs within and across them, and the rest of a recipe.
+
+    Those of the first and the last have ids, a few excepted.
+    """
     draw = random.Random(7)
     parts = english(60, seed=3, size=150)
     texts = ["\n\n".join(draw.choices(parts, k=draw.randint(1, 5))) for _ in range(150)]
     texts += [text.upper() for text in texts[:20]] + [f"{text} more" for text in texts[20:40]]
     draw.shuffle(texts)
     texts += english(12, seed=4, size=150)
-    files = [[shop.jsonl(f"{name}.jsonl", texts[start::4])] for start, name in enumerate("abcd")]
+    files = [[shop.write(f"{name}.jsonl", named(name, texts[start::4]))] for start, name in enumerate("abcd")]
     sources: list[dict[str, Any]] = [
-        {"files": files[0] + files[1]},
+        {"files": files[0] + files[1], "id_field": "name"},
         {"files": files[2], "clean": {"min_chars": 200}},
-        {"files": files[3]},
+        {"files": files[3], "id_field": "name", "carry": ["number"]},
     ]
     return sources, {"near_dedup": LOOSE, "paragraph_dedup": {"min_chars": 40, **LOOSE}}
+
+
+def named(name: str, texts: list[str]) -> bytes:
+    """JSON lines of texts whose records are called `name` and a number, all but every eighth."""
+    rows = [
+        {"text": text, "number": number} | ({"name": f"{name}{number}"} if number % 8 else {})
+        for number, text in enumerate(texts)
+    ]
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def check_ids(shop: Any) -> None:
+    """Samples must call documents by ids whose texts are alike, where their sources have ids."""
+    rows = [json.loads(line) for name in "abcd" for line in (shop.folder / f"{name}.jsonl").read_text().splitlines()]
+    texts = {row["name"]: row["text"] for row in rows if "name" in row}
+    pairs: list[tuple[str, str, str]] = []
+    for ending in ("copies", "paragraphs"):
+        for sample in samples(shop, ending):
+            own, kept = sample.get("id"), sample.get("kept_id")
+            assert (own or "abd")[0] in "abd", "the source in the middle has no ids"
+            assert own is None or own[0] == sample["where"][0]
+            assert kept is None or kept[0] == sample["kept"].partition("/")[2][0]
+            if own is not None and kept is not None:
+                parts = [
+                    texts[name].split("\n\n")[int(place.rpartition(" ")[2])] if "paragraph " in place else texts[name]
+                    for name, place in ((own, sample["where"]), (kept, sample["kept"]))
+                ]
+                pairs.append((sample["reason"], *parts))
+    for reason, gone, stays in pairs:
+        if reason == "near_duplicate":
+            assert gone.lower().split()[0] == stays.lower().split()[0]
+        else:
+            assert gone == stays
+    assert {reason for reason, _, _ in pairs} == {
+        *("exact_duplicate", "near_duplicate"),
+        *("paragraphs.removed", "paragraphs.none_left"),
+    }
+
+
+def test_samples_are_verified_and_those_of_another_recipe_gone(workshop: Any) -> None:
+    sources, rest = everything(workshop)
+    sources.append({"files": [workshop.write("e.jsonl", b'{"text": "a"}\noops\n')], "clean": False, **SKIP})
+    sources[0]["clean"] = {"max_tokens": 200, "exact_dedup": False}
+    workshop.prepare(*sources, **rest)
+    out = workshop.folder / "out"
+    files = sorted((out / "rejected").rglob("*.jsonl"))
+    assert {path.name.split(".", 1)[1] for path in files} == {
+        *("jsonl", "copies.jsonl", "paragraphs.jsonl", "tokens.jsonl"),
+    }
+    for path in files:
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"r", b"R", 1))
+        (problem,) = verify_corpus(str(out))
+        assert problem.startswith(f"{path}: sha256 ")
+        path.unlink()
+        (problem,) = verify_corpus(str(out))
+        assert problem.startswith(f"{path}: cannot be opened: No such file")
+        assert workshop.prepare(*sources, **rest).stages == (), "nobody cleans anew for the sake of a sample"
+        path.write_bytes(data)
+    assert verify_corpus(str(out)) == []
+    workshop.prepare(*sources)
+    workshop.prepare(*sources, output=str(workshop.folder / "other"))
+    assert workshop.tree() == workshop.tree(workshop.folder / "other")
 
 
 @pytest.mark.parametrize(
     "way",
     [
         {"max_workers": 4},
+        {"last": "clean"},
         pytest.param({"runner": "FnApiRunner"}, marks=pytest.mark.slow),
         pytest.param(
             {"runner": "FnApiRunner", "flags": ("--direct_num_workers=2", "--direct_runner_bundle_repeat=1")},
@@ -201,10 +271,19 @@ def test_every_way_of_running_comes_to_the_same(
     monkeypatch.setattr("gristmill.pipelines.paragraph_dedup._PARTITION_BYTES", 2000)
     monkeypatch.setattr("gristmill.pipelines.beam_paragraphs._PARTITION_BYTES", 20_000)
     sources, rest = everything(workshop)
-    workshop.prepare(*sources, **rest, output=str(workshop.folder / "by-loop"))
+    loop, out = workshop.folder / "by-loop", workshop.folder / "out"
+    workshop.prepare(*sources, **rest, output=str(loop))
     workshop.prepare(*sources, **rest, options=way)
+    if "last" in way:
+        shutil.rmtree(out / "rejected")
+        (out / "_stages" / "clean.json").unlink()
+        workshop.prepare(*sources, **rest)
     tree = workshop.tree()
-    assert tree == workshop.tree(workshop.folder / "by-loop")
+    assert tree == workshop.tree(loop)
+    for stage in ("clean", "tokenize"):
+        assert (out / "_stages" / f"{stage}.json").read_bytes() == (loop / "_stages" / f"{stage}.json").read_bytes()
+    assert verify_corpus(str(out)) == []
+    check_ids(workshop)
     assert {name.partition("/")[0] for name in tree} == {"clean", "manifest.json", "rejected", "tokenizer", "tokens"}
     met = {reason for source in workshop.manifest()["sources"] for reason in source["dropped"]}
     assert {"exact_duplicate", "near_duplicate", "paragraphs.none_left", "paragraphs.min_chars"} <= met
