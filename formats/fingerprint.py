@@ -5,6 +5,7 @@ little speed against a custom encoding for digests that anyone can recompute wit
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 from typing import Any
@@ -12,14 +13,24 @@ from typing import Any
 __all__ = ["canonical_json", "digest", "ORDER_VERSION", "pretty_json", "short"]
 
 _quoted = json.encoder.encode_basestring
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_BETWEEN = "\x01"
+_FLAT = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(_BETWEEN, ": "))
 
 ORDER_VERSION = 1
 """Version of the rules that turn data and settings into an order of samples; raised only when bytes change."""
 
 
+@functools.cache
+def _names(kind: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass; None for any other class."""
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+
+
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    names = _names(value.__class__)
+    if names is not None:
+        return {name: getattr(value, name) for name in names}
     raise TypeError(f"{type(value).__name__} has no canonical JSON form: use dict, list, str, int, float, bool or None")
 
 
@@ -53,11 +64,36 @@ def _indented(value: Any, line: str) -> str:
         rows = [f"{_name(key)}: {_indented(value[key], inner)}" for key in sorted(value)]
         return f"{{{inner}{f',{inner}'.join(rows)}{line}}}" if rows else "{}"
     if isinstance(value, list | tuple):
-        rows = [_indented(entry, inner) for entry in value]
+        flat = _flat(value, inner)
+        rows = [_indented(entry, inner) for entry in value] if flat is None else [flat]
         return f"[{inner}{f',{inner}'.join(rows)}{line}]" if rows else "[]"
     if value is None or isinstance(value, int | float):
         return json.dumps(value, allow_nan=False)
     return _indented(_plain(value), line)
+
+
+def _flat(entries: list[Any] | tuple[Any, ...], line: str) -> str | None:
+    """The rows of a list of dictionaries, or of lists, that hold nothing but scalars; None for any other list.
+
+    They are encoded in one go. What stands between two values then is a character that no JSON text has anywhere else,
+    so the places for the ends of lines are found by it.
+    """
+    first = entries[0] if entries else None
+    kind: Any = type(first)
+    if kind not in (dict, list) and _names(kind) is None:
+        return None
+    rows = entries if kind in (dict, list) else [_plain(entry) if type(entry) is kind else entry for entry in entries]
+    if kind is list:
+        flat = all(type(row) is list and row and _SCALARS.issuperset(map(type, row)) for row in rows)
+        opening, closing = "[", "]"
+    else:
+        flat = all(type(row) is dict and row and _SCALARS.issuperset(map(type, row.values())) for row in rows)
+        opening, closing = "{", "}"
+    if not flat:
+        return None
+    inner = line + "  "
+    text = _FLAT.encode(rows)[2:-2].replace(f"{closing}{_BETWEEN}{opening}", f"{line}{closing},{line}{opening}{inner}")
+    return f"{opening}{inner}{text.replace(_BETWEEN, ',' + inner)}{line}{closing}"
 
 
 def _name(key: Any) -> str:

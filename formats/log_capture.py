@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 
-__all__ = ["CapturedOutput", "captured_lines", "write_whole"]
+__all__ = ["captured_lines", "CapturedOutput", "write_whole"]
 
 _STANDARD_ERROR = 2
 _END = b"\0end\0"

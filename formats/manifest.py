@@ -225,12 +225,23 @@ class Manifest:
 
 def write_manifest(folder: str, manifest: Manifest) -> FileFacts:
     """Writes `manifest.json` into a corpus folder: from then on the corpus is finished."""
-    value = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(manifest)}
+    value = {"format": FORMAT, "version": VERSION, **_fields(manifest)}
     value["tokens"], value["documents"] = manifest.tokens, manifest.documents
-    for shard in (shard for source in value["sources"] for shard in source["shards"]):
-        if shard["meta"] is None:
-            del shard["meta"]
+    value["sources"] = [
+        {**_fields(source), "shards": [_shard_fields(shard) for shard in source.shards]} for source in manifest.sources
+    ]
     return write_bytes(join(folder, MANIFEST_NAME), pretty_json(value))
+
+
+def _fields(entry: Any) -> dict[str, Any]:
+    return {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
+
+
+def _shard_fields(shard: ShardEntry) -> dict[str, Any]:
+    value = _fields(shard)
+    if shard.meta is None:
+        del value["meta"]
+    return value
 
 
 def read_manifest(folder: str) -> Manifest:

@@ -37,6 +37,7 @@ __all__ = [
     "join",
     "list_files",
     "list_folders",
+    "local_name",
     "local_path",
     "make_folder",
     "named",
@@ -71,20 +72,24 @@ class FileFacts:
 
 def is_local(path: str) -> bool:
     """Whether `path` names a file of this machine: no URL scheme, or ``file://``."""
-    match = _URL.match(path)
+    match = _URL.match(path) if "://" in path else None
     return match is None or match.group(1).lower() == "file"
 
 
-@functools.lru_cache(maxsize=256)  # a file is asked for several times in a row, and a Path is made slowly
-def local_path(path: str) -> Path:
-    """The operating system's path of a local `path`.
+def local_name(path: str) -> str:
+    """The operating system's name of a local `path`; many small files are opened by it, and a `Path` is made slowly.
 
     Raises:
         StorageError: `path` is a URL of another scheme.
     """
     if not is_local(path):
         raise StorageError(f"{path}: a local path is needed here, not a URL")
-    return Path(_URL.sub("", path))
+    return _URL.sub("", path) if "://" in path else path
+
+
+def local_path(path: str) -> Path:
+    """The same as a `Path`."""
+    return Path(local_name(path))
 
 
 def join(base: str, *parts: str) -> str:
@@ -152,7 +157,7 @@ def file_size(path: str) -> int:
     """
     with named(path, "be examined"):
         if is_local(path):
-            return local_path(path).stat().st_size
+            return os.stat(local_name(path)).st_size
         file_system, inner = remote(path)
         return int(file_system.info(inner)["size"])
 
@@ -232,7 +237,7 @@ def open_read(path: str) -> BinaryIO:
     """
     with named(path, "be opened"):
         if is_local(path):
-            return local_path(path).open("rb")
+            return open(local_name(path), "rb")
         if is_web(path):
             return open_web(path)
         file_system, inner = remote(path)
@@ -255,7 +260,7 @@ def read_range(path: str, start: int, length: int) -> bytes:
         return b""
     with named(path, "be read"):
         if is_local(path) or is_web(path):
-            with open_web(path) if is_web(path) else local_path(path).open("rb") as file:
+            with open_web(path) if is_web(path) else open(local_name(path), "rb") as file:
                 file.seek(start)
                 data = file.read(length)
         else:

@@ -48,6 +48,9 @@ _OF_MANY = re.compile(r"(\.(?:tfrecords?|array_?record))-\d+-of-\d+$")
 def format_of(name: str) -> str | None:
     """The format that a file's name tells, packed or not; None where it tells none."""
     stem = name.lower()
+    told = _FORMATS.get(posixpath.splitext(stem)[1])
+    if told is not None:
+        return told
     for suffix in _COMPRESSED:
         if stem.endswith(suffix):
             stem = stem[: -len(suffix)]

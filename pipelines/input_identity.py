@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable
 from functools import cache
 
-from gristmill.formats.storage import is_local, local_path
+from gristmill.formats.storage import is_local, local_name
 from gristmill.pipelines.input_stores import open_store
 
 __all__ = ["identities"]
+
+_NO_NAMES = frozenset({"", ".", ".."})
 
 
 def identities() -> Callable[[str], str]:
@@ -22,9 +24,10 @@ def identities() -> Callable[[str], str]:
         if not is_local(path):
             file_system, inner = open_store(path)
             return str(file_system.unstrip_protocol(inner))
-        here = local_path(path)
-        if not here.name or here.name == ".." or here.is_symlink():
+        here = local_name(path)
+        folder, name = os.path.split(here)
+        if name in _NO_NAMES or os.path.islink(here):
             return os.path.realpath(here)
-        return os.path.join(real_folder(here.parent), here.name)
+        return os.path.join(real_folder(folder), name)
 
     return identity

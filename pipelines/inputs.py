@@ -15,16 +15,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NoReturn
-
-import xxhash
+from typing import NoReturn
 
 from gristmill.formats.errors import InputError, SettingsError, StorageError
 from gristmill.formats.recipe import FORMATS, STREAM, SourceSettings
 from gristmill.formats.resuming import is_web
-from gristmill.formats.storage import base_name, file_size, is_local, local_path, open_read, read_range, relative_to
+from gristmill.formats.storage import (
+    base_name,
+    file_size,
+    is_local,
+    local_path,
+    read_range,
+    relative_to,
+)
 from gristmill.pipelines.hub import HubEntry
 from gristmill.pipelines.hub_inputs import resolve_hub
+from gristmill.pipelines.input_checksums import hash_of, stored_checksum
 from gristmill.pipelines.input_formats import (
     ENDINGS,
     HEAD_BYTES,
@@ -42,8 +48,6 @@ __all__ = ["find_inputs", "InputFile"]
 _MARKERS = {"__pycache__", "_temporary", "_delta_log"}
 _MAGIC = re.compile(r"[*?\[]")
 _COPY = re.compile(r"[0-9a-f]{64}\.(parquet|json)")
-_CHECKSUMS = ("crc32c", "md5Hash", "md5", "sha256", "ETag", "etag")
-_HASH_BYTES = 8 << 20
 _THREADS = 16
 _AT_ONCE = 16
 _SHOWN = 5
@@ -317,13 +321,11 @@ def _examine(path: str, relative: str, given_format: str, key: str, checksums: b
     if is_web(path):
         size, checksum = web_facts(path)
         return _input_file(path, relative, size, checksum, kind)
-    size = file_size(path)
-    checksum, head = "", None
     if checksums and is_local(path):
-        checksum, head = _hash_of(path)
-    elif checksums:
-        checksum = _stored_checksum(path, size)
-    return _input_file(path, relative, size, checksum, kind, head)
+        size, checksum, head = hash_of(path)
+        return _input_file(path, relative, size, checksum, kind, head)
+    size = file_size(path)
+    return _input_file(path, relative, size, stored_checksum(path, size) if checksums else "", kind)
 
 
 def _kind_of(path: str, given_format: str, key: str) -> str:
@@ -356,37 +358,3 @@ def _input_file(path: str, relative: str, size: int, checksum: str, kind: str, h
         format=kind,
         compression=compression,
     )
-
-
-def _hash_of(path: str) -> tuple[str, bytes]:
-    """What identifies a file's content, and its first bytes."""
-    hasher, head = xxhash.xxh3_128(), None
-    with open_read(path) as file:
-        while block := file.read(_HASH_BYTES):
-            hasher.update(block)
-            head = head or block[:HEAD_BYTES]
-    return f"xxh3:{hasher.hexdigest()}", head or b""
-
-
-def _stored_checksum(path: str, size: int) -> str:
-    """What a store says of an object's content.
-
-    Raises:
-        InputError: the store unpacks the object on the way, so that its size is not that of what is read.
-        StorageError: the store does not answer.
-    """
-    try:
-        file_system, inner = open_store(path)
-        facts: dict[str, Any] = file_system.info(inner)
-        checksum = next((f"{name}:{facts[name]}" for name in _CHECKSUMS if facts.get(name)), None)
-        checksum = checksum or f"store:{file_system.checksum(inner)}"
-    except (OSError, ValueError, NotImplementedError) as error:
-        raise StorageError(f"{path}: cannot be examined: {error}") from error
-    encoding = facts.get("contentEncoding")
-    if encoding:
-        raise InputError(
-            f"{path}: is stored with Content-Encoding: {encoding}, so that the store unpacks it on the way and what is "
-            f"read has another size than the {size} bytes it tells; clear that header of the object, the packed file "
-            "is then read as it is"
-        )
-    return checksum

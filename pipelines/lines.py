@@ -5,6 +5,7 @@ line: JSON text may hold every other character that Unicode calls a line end. Bl
 where one line is; whatever is handed out is hashed, which is what the manifest calls the input by.
 """
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
@@ -113,7 +114,8 @@ def line_blocks(extent: Extent, hasher: Hasher, *, tolerate_damage: bool = False
             raw.seek(position)
         stream = open_bytes(raw, extent)
         end = None if extent.whole else extent.end
-        for block in _whole_lines(stream, position, end, tolerate_damage=tolerate_damage):
+        step = BLOCK_BYTES if extent.compression else min(BLOCK_BYTES, extent.end - position + 1)
+        for block in _whole_lines(stream, position, end, step, tolerate_damage=tolerate_damage):
             hasher.update(block.data)
             if block.offset == 0:
                 data = strip_mark(block.data, extent.path)
@@ -132,15 +134,22 @@ def _first_line_start(raw: BinaryIO) -> int:
     return passed
 
 
-def _whole_lines(stream: _Readable, position: int, end: int | None, *, tolerate_damage: bool) -> Iterator[LineBlock]:
+def _whole_lines(
+    stream: _Readable, position: int, end: int | None, step: int, *, tolerate_damage: bool
+) -> Iterator[LineBlock]:
+    """The lines from a position on, read by steps; the first is as large as a small file and one byte."""
     carried: list[bytes] = []
+    fills = isinstance(stream, io.BufferedReader)  # it gives fewer bytes than asked for only where the file ends
+    ended = False
     while end is None or position < end:
         try:
-            block = stream.read(BLOCK_BYTES)
+            block = b"" if ended else stream.read(step)
         except DamagedError:
             if tolerate_damage:
                 return
             raise
+        ended = fills and len(block) < step
+        step = BLOCK_BYTES
         cut = block.rfind(b"\n") + 1
         if block and not cut:
             carried.append(block)

@@ -53,7 +53,13 @@ def test_both_texts_read_back(value: Any) -> None:
     assert canonical_json(json.loads(pretty_json(value))) == canonical_json(value)
 
 
-@given(value=values | st.dictionaries(st.integers(), values, max_size=3))
+scalars = st.none() | st.booleans() | st.integers() | st.sampled_from(["", "}\x01{", "]\x01[", "\x01", '"},\n{', "ä"])
+tables = st.lists(st.dictionaries(st.sampled_from(["a", "b", "ä", "c\x01"]), scalars), max_size=4) | st.lists(
+    st.lists(scalars, max_size=3), max_size=4
+)
+
+
+@given(value=values | st.dictionaries(st.integers(), values, max_size=3) | tables | st.lists(tables, max_size=2))
 def test_the_text_for_people_is_what_python_writes(value: Any) -> None:
     text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False)
     assert pretty_json(value) == text.encode("utf-8", "backslashreplace") + b"\n"
@@ -104,6 +110,12 @@ def test_what_json_has_no_form_for_is_refused(value: Any, kind: str) -> None:
 
 def test_text_for_people() -> None:
     assert pretty_json({"b": [1], "a": "ä"}) == '{\n  "a": "ä",\n  "b": [\n    1\n  ]\n}\n'.encode()
+
+
+def test_a_list_of_facts_for_people() -> None:
+    facts = [FileFacts(1, "a"), FileFacts(2, "}\x01{")]
+    assert pretty_json(facts) == pretty_json([{"size": fact.size, "sha256": fact.sha256} for fact in facts])
+    assert json.loads(pretty_json(facts))[1] == {"size": 2, "sha256": "}\x01{"}
 
 
 def test_a_file_name_that_is_not_utf8_survives() -> None:
