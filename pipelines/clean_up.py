@@ -135,7 +135,7 @@ def find_leftovers(corpus: str, keep: Collection[str] = (), *, other_sets: bool 
         rest = {path: size for path, size in rest.items() if path not in found[-1].files}
     if other_sets:
         found += _other_sets(corpus, rest)
-    return [leftover for leftover in found if leftover.files]
+    return [leftover for leftover in found if leftover.files or _missed(corpus, leftover)]
 
 
 def clean_up(
@@ -238,6 +238,12 @@ def _let_stand_without_files(corpus: str, stage: str) -> None:
     receipt = read_receipt(path)
     if receipt is not None and not receipt.cleared:
         write_receipt(path, replace(receipt, files={}, cleared=True))
+
+
+def _missed(corpus: str, leftover: Leftover) -> bool:
+    """Whether receipts vouch for samples, though none is there any more."""
+    receipts = (read_receipt(stage_receipt_path(corpus, stage)) for stage in leftover.samples_of)
+    return any(receipt is not None and receipt.samples for receipt in receipts)
 
 
 def _let_stand_without_samples(corpus: str, stage: str) -> None:

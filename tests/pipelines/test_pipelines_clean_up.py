@@ -135,6 +135,18 @@ def test_what_is_to_be_kept_stays(made: Any, corpus: Path, part: Any) -> None:
     assert again(made, corpus).stages == ()
 
 
+def test_samples_that_were_removed_by_hand_are_not_missed_any_more(made: Any, corpus: Path) -> None:
+    shutil.rmtree(corpus / "rejected")
+    assert sorted(problem.split(": ")[0] for problem in verify_corpus(str(corpus))) == [
+        f"{corpus}/rejected/{name}" for name in ("s0/00000.copies.jsonl", "s0/00000.jsonl", "s1/00000.jsonl")
+    ]
+    assert again(made, corpus).stages == ()
+    (leftover,) = (found for found in clean_up(str(corpus), ("raw", "clean", "receipts")) if not found.kept)
+    assert (leftover.name.split(" ")[0], leftover.files) == ("rejected/", ())
+    assert verify_corpus(str(corpus)) == []
+    assert again(made, corpus).stages == ()
+
+
 def test_index_sets_go_on_request_alone(made: Any, corpus: Path) -> None:
     words = ["index", str(corpus), "--seq-length", "8", "--num-samples", "20"]
     assert main(words) == 0
