@@ -194,11 +194,9 @@ def split_result(split: Split, account: RecordAccount, *, kept: int) -> dict[str
 
 def _keys(batch: Batch, *, normalized: bool) -> np.ndarray:
     packed = np.empty(len(batch.texts), KEY_DTYPE)
-    encoded = [text.encode("utf-8") for text in batch.texts]
-    packed["hash"] = text_keys(batch.texts, encoded, normalized=normalized)
+    packed["hash"], packed["size"] = text_keys(batch.texts, normalized=normalized)
     packed["record"] = batch.records
     packed["characters"] = list(map(len, batch.texts))
-    packed["size"] = list(map(len, encoded))
     return packed
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import operator
 import random
 import unicodedata
 from collections import Counter
@@ -13,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill.formats.errors import RecipeError
 from gristmill.formats.recipe import Recipe, parse_recipe
+from gristmill.pipelines import folding
 from gristmill.pipelines import plan as plan_module
+from gristmill.pipelines import text_keys as text_keys_module
 from gristmill.pipelines.dedup import LOSER_DTYPE, later_copies, read_drops, write_drops
 from gristmill.pipelines.job import Job, make_job
 from gristmill.pipelines.plan import plan_run, write_plan
@@ -139,31 +140,67 @@ def test_the_first_of_each_text_stays(
     assert found == oracle(sources, key=normal if key == "normalized" else str)
 
 
-ODD_CHARACTERS = "aA \t\n\x0b\x1c\x85\xa0\u2003\u3000éÉe\u0301ßẞİ\u0131\u017fΣς\ufb01世"
+ODD_CHARACTERS = "aA \t\n\x0b\x1c\x85\xa0\u2003\u3000éÉe\u0301I\u0307ßẞİ\u0131\u017fΣς\ufb01世"
 
 
-@given(st.text(st.sampled_from(ODD_CHARACTERS) | st.characters(codec="utf-8")))
-@settings(max_examples=300, deadline=None)
-def test_the_normal_form_is_as_defined(text: str) -> None:
-    assert normal_form(text) == normal(text).encode()
-    both = [text, "x", text[::-1]]
-    forms = normal_forms_of(both, [entry.encode() for entry in both])
-    assert [bytes(form) for form in forms] == [normal(entry).encode() for entry in both]
-    assert normal_form(normal(text)) == normal(normal(text)).encode()
+WAYS = {"looked up": 1 << 60, "compiled": -1}
 
 
-def test_every_code_point_is_folded_alike_by_both_ways() -> None:
+@pytest.fixture(params=sorted(WAYS))
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By which of two ways the forms of texts that are not ASCII are made."""
+    monkeypatch.setattr(text_keys_module, "_BY_NUMPY", WAYS[request.param])
+
+
+def forms_of(texts: list[str]) -> list[bytes]:
+    return [bytes(form) for form in normal_forms_of(texts, [text.encode() for text in texts])]
+
+
+@pytest.mark.usefixtures("way")
+@given(
+    texts=st.lists(st.text(st.sampled_from(ODD_CHARACTERS) | st.characters(codec="utf-8")), max_size=5),
+    piece=st.integers(4, 20),
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_normal_forms_are_as_defined(texts: list[str], piece: int) -> None:
+    before = text_keys_module._PIECE, folding._PIECE
+    text_keys_module._PIECE = folding._PIECE = piece
+    try:
+        assert forms_of(texts) == [normal(text).encode() for text in texts]
+    finally:
+        text_keys_module._PIECE, folding._PIECE = before
+    assert [normal_form(normal(text)) for text in texts] == [normal(normal(text)).encode() for text in texts]
+
+
+@pytest.mark.usefixtures("way")
+def test_the_normal_forms_of_long_texts() -> None:
+    lines = ["Two  Words\n", "\tif x:\r\n\n", "É\u00a0e\u0301 ", "\x00 \x1f\x0e  ", "Straße ŉ ﬁ I\u0307 ", "स्वतन्त्रता "]
+    texts = ["".join(random.Random(seed).choices(lines[: 2 + seed], k=40_000)) for seed in range(5)]
+    assert forms_of(texts) == [normal(text).encode() for text in texts]
+
+
+@pytest.mark.usefixtures("way")
+def test_every_code_point_is_folded_as_defined() -> None:
     texts = [f"{char}a{char}" for char in map(chr, range(0x110000)) if not 0xD800 <= ord(char) < 0xE000]
-    forms = normal_forms_of(texts, [text.encode() for text in texts])
-    assert all(map(operator.eq, forms, map(normal_form, texts)))
+    for start in range(0, len(texts), 4096):
+        some = texts[start : start + 4096]
+        assert forms_of(some) == [normal(text).encode() for text in some]
 
 
-@pytest.mark.parametrize("least", [0, 10**9])
-def test_keys_do_not_depend_on_who_makes_them(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
-    monkeypatch.setattr("gristmill.pipelines.text_keys._BY_CALLS", least)
-    texts = ["Two  Words", "two words\n", "other"]
-    keys = text_keys(texts, [text.encode() for text in texts], normalized=True)
-    assert keys.tobytes() == b"".join(map(xxhash.xxh3_128_digest, (b"two words", b"two words", b"other")))
+def test_what_nfc_composes_is_known() -> None:
+    pairs = [unicodedata.decomposition(chr(code)).split() for code in range(0x110000)]
+    seconds = {chr(int(pair[1], 16)) for pair in pairs if len(pair) == 2 and not pair[0].startswith("<")}
+    hangul = {unicodedata.normalize("NFD", chr(code))[-1] for code in range(0xAC00, 0xD7A4)}
+    assert folding._composing() >= seconds | hangul
+
+
+@pytest.mark.parametrize("times", [1, 5000])  # by a call for each, and all in one
+def test_keys_do_not_depend_on_who_makes_them(times: int) -> None:
+    texts = ["Two  Words" * times, "two words\n" * times, "É" * times, "e\u0301" * times, "other"]
+    for normalized, key in ((True, normal), (False, str)):
+        keys, sizes = text_keys(texts, normalized=normalized)
+        assert keys.tobytes() == b"".join(xxhash.xxh3_128_digest(key(text).encode()) for text in texts)
+        assert sizes == [len(text.encode()) for text in texts]
 
 
 def test_each_kept_text_is_as_it_was(workshop: Any) -> None:
