@@ -287,12 +287,10 @@ def _read_run(path: str, kept: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     begin = int(kept["start"][0])
     span = int(kept["start"][-1]) + int(kept["length"][-1]) - begin
     ids = np.frombuffer(read_range(path, begin * dtype.itemsize, span * dtype.itemsize), dtype)
-    lengths = kept["length"].astype(np.int64)
-    if span == lengths.sum():
+    starts = kept["start"].astype(np.int64) - begin
+    stops = starts + kept["length"]
+    gaps = np.flatnonzero(starts[1:] != stops[:-1])
+    if not len(gaps):
         return ids
-    edges = np.zeros(span + 1, np.int8)
-    starts = kept["start"] - begin
-    edges[starts] += 1
-    edges[starts + lengths] -= 1  # where the next document follows at once, the two cancel
-    kept_ids: np.ndarray = ids[np.cumsum(edges[:-1], dtype=np.int8).view(bool)]
-    return kept_ids
+    begins, ends = np.append(0, starts[1:][gaps]), np.append(stops[gaps], span)
+    return np.concatenate([ids[first:last] for first, last in zip(begins.tolist(), ends.tolist(), strict=True)])
