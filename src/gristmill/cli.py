@@ -21,6 +21,8 @@ from gristmill.formats.log import LOG_FORMATS, LOG_VARIABLE, event, logging_as, 
 
 __all__ = ["entry", "main"]
 
+_INTERRUPTED = 130  # what shells give a program that SIGINT ended
+
 
 class _Parser(argparse.ArgumentParser):
     """Reports usage errors as settings errors, in one sentence."""
@@ -250,7 +252,7 @@ def _main(given: list[str], log: contextlib.ExitStack) -> int:
             event("interrupted", says)
         else:
             print(f"gristmill: {says}", file=sys.stderr)
-        return 130
+        return _INTERRUPTED
     except Exception as error:
         if not logs_json():
             raise
@@ -268,6 +270,9 @@ def entry() -> NoReturn:
     except Exception:
         codes.append(1)
         raise
+    if codes == [_INTERRUPTED] and not logs_json():  # threads of the run may still fail, and the sentence said it all
+        sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.exit(codes[0])
 
 

@@ -37,6 +37,6 @@ def test_opening_reads_no_array(make_corpus: Any, backend: Any) -> None:
     tokens = stream.read(np.array([0, 1_500_000, 2_999_999]))
     assert 0 < touched_bytes(f"{folder}/indices") < total // 3, "the kernel maps up to 2 MiB around a place touched"
     assert sum(int(array.sum()) for array in stream.reader.index.arrays) > 0
-    assert touched_bytes(f"{folder}/indices") > total - (1 << 20), "reading all of them is noticed"
+    assert touched_bytes(f"{folder}/indices") > total * 2 // 3, "reading all of them is noticed"
     assert tokens.shape == (3, 17)
     stream.close()
