@@ -18,22 +18,22 @@ from real_text import EOD, FOLDER, corpus, tokenizer
 HERE = Path(__file__).resolve().parent
 
 
-def recipe(source: Path, vocabulary: Path, name: str, clean: str) -> Path:
+def recipe(source: Path, vocabulary: Path, name: str, clean: str, top: str = "") -> Path:
     """Writes a recipe with one source, or one for each file of a folder."""
     path = FOLDER / f"{name}.toml"
     files = sorted(source.iterdir()) if source.is_dir() else [source]
     path.write_text(
-        f'name = "{name}"\noutput = "{FOLDER / name}"\n[defaults]\n{clean}\n'
+        f'name = "{name}"\noutput = "{FOLDER / name}"\n{top}\n[defaults]\n{clean}\n'
         f'[tokenizer]\npath = "{vocabulary}"\neod = "{EOD}"\n'
         + "".join(f'[[sources]]\nid = "{file.stem}"\nfiles = "{file}"\n' for file in files)
     )
     return path
 
 
-def prepare(source: Path, vocabulary: Path, name: str, *words: str, clean: str = "") -> Cost:
+def prepare(source: Path, vocabulary: Path, name: str, *words: str, clean: str = "", top: str = "") -> Cost:
     """Cost of `gristmill prepare` from nothing."""
     shutil.rmtree(FOLDER / name, ignore_errors=True)
-    path = recipe(source, vocabulary, name, clean)
+    path = recipe(source, vocabulary, name, clean, top)
     return measure([sys.executable, "-m", "gristmill", "prepare", str(path), "--quiet", *words])
 
 
@@ -56,6 +56,9 @@ def main() -> None:
             [sys.executable, str(loops), "flat", str(source), str(vocabulary), str(FOLDER / "bare.bin")], one
         ),
         "gristmill, plain loop": lambda source: prepare(source, vocabulary, "loop", "--runner", "loop"),
+        'gristmill, plain loop, dedup_key = "identical"': lambda source: prepare(
+            source, vocabulary, "identical", "--runner", "loop", top='dedup_key = "identical"'
+        ),
         "gristmill, plain loop, clean = false": lambda source: prepare(
             source, vocabulary, "asis", "--runner", "loop", clean="clean = false"
         ),

@@ -83,7 +83,7 @@ def read_dedup(
         near = read_near_dedup(top.table("near_dedup"), ids, cleaned)
     if top.has("paragraph_dedup"):
         paragraphs = _paragraph_dedup(top.table("paragraph_dedup"), ids, cleaned)
-    return near, paragraphs, top.choice("dedup_key", tuple(TEXT_KEYS), "identical")
+    return near, paragraphs, top.choice("dedup_key", tuple(TEXT_KEYS), "normalized")
 
 
 def _paragraph_dedup(table: SettingsTable, ids: Sequence[str], cleaned: Sequence[bool]) -> ParagraphDedup:

@@ -184,7 +184,7 @@ class Recipe:
     index: IndexSettings | None
     near_dedup: NearDedup | None = None
     paragraph_dedup: ParagraphDedup | None = None
-    dedup_key: str = "identical"
+    dedup_key: str = "normalized"
     budget: Budget = field(default_factory=Budget)
 
     def digest(self) -> str:
@@ -197,10 +197,15 @@ class Recipe:
                 del source[name]
             source["clean"] = own.clean.identity()
         values["sources"] = [_told(source) for source in values["sources"]]
-        values["dedup_key"] = key_identity(self.dedup_key)
+        values["dedup_key"] = self.key_identity()
         if self.paragraph_dedup is None:
             del values["paragraph_dedup"]
         return digest(values)
+
+    def key_identity(self) -> dict[str, Any] | None:
+        """What the keys of its texts follow from, as JSON values; None where no texts are compared."""
+        compares = self.paragraph_dedup is not None or any(source.clean.exact_dedup for source in self.sources)
+        return key_identity(self.dedup_key) if compares else None
 
 
 def read_recipe(path: str, *, output: str | None = None) -> Recipe:

@@ -8,7 +8,6 @@ work need not be done again.
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gristmill.formats.dedup_table import key_identity
 from gristmill.formats.fingerprint import digest
 from gristmill.formats.recipe import Recipe, SourceSettings
 from gristmill.formats.storage import join
@@ -174,7 +173,7 @@ def stage_settings(recipe: Recipe, plan: Plan, tokenizer: str) -> dict[str, dict
             "sources": {source.id: source.identity() for source in recipe.sources},
             **({} if recipe.near_dedup is None else {"near_dedup": asdict(recipe.near_dedup)}),
             **({} if recipe.paragraph_dedup is None else {"paragraph_dedup": asdict(recipe.paragraph_dedup)}),
-            "dedup_key": key_identity(recipe.dedup_key),
+            "dedup_key": recipe.key_identity(),
             **({"ids": named} if named else {}),
         },
         "tokenize": {

@@ -205,13 +205,20 @@ def test_keys_do_not_depend_on_who_makes_them(times: int) -> None:
 
 def test_each_kept_text_is_as_it_was(workshop: Any) -> None:
     texts = ["Two  Words\n", "two words", "TWO\tWORDS ", "other"]
-    workshop.prepare({"files": workshop.jsonl("a.jsonl", texts)}, dedup_key="normalized")
+    workshop.prepare({"files": workshop.jsonl("a.jsonl", texts)})
     assert workshop.texts("s0") == [texts[0], texts[3]]
     cleaning = workshop.manifest()["sources"][0]["cleaning"]
     assert cleaning["dedup_key"] == {"key": "gristmill-normalized-1", "unicode_tables": unicodedata.unidata_version}
-    workshop.prepare({"files": workshop.jsonl("a.jsonl", texts)})
+    workshop.prepare({"files": workshop.jsonl("a.jsonl", texts)}, dedup_key="identical")
     assert workshop.texts("s0") == texts
     assert workshop.manifest()["sources"][0]["cleaning"]["dedup_key"] == {"key": "gristmill-identical-1"}
+
+
+def test_a_recipe_that_compares_nothing_does_not_follow_from_the_key(tmp_path: Path) -> None:
+    compares = write(tmp_path, [["a"], ["b"]], clean0=False)
+    assert compares.digest() != dataclasses.replace(compares, dedup_key="identical").digest()
+    nothing = write(tmp_path, [["a"], ["b"]], clean0=False, clean1={"exact_dedup": False})
+    assert nothing.digest() == dataclasses.replace(nothing, dedup_key="identical").digest()
 
 
 def test_a_key_that_there_is_not(workshop: Any) -> None:
