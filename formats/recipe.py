@@ -222,16 +222,19 @@ def read_recipe(path: str, *, output: str | None = None) -> Recipe:
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except StorageError as error:
-        raise SettingsError(f"{error}; a recipe is a TOML file") from error
+        raise SettingsError(f"{error}; a recipe is a TOML file").about(file=path) from error
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: a recipe must be UTF-8 text: {error}") from error
+        raise SettingsError(f"{path}: a recipe must be UTF-8 text: {error}").about(file=path) from error
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: no valid TOML: {error}") from error
+        raise SettingsError(f"{path}: no valid TOML: {error}").about(file=path) from error
     if output is not None:
         values["output"] = output
-    return parse_recipe(values, path)
+    try:
+        return parse_recipe(values, path)
+    except RecipeError as error:
+        raise error.about(file=path) from None
 
 
 def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:

@@ -40,6 +40,7 @@ _SERVED = {  # by runner that works through a server, what to do where there is 
     "PrismRunner": "give Prism's program by --prism_location, or a running one by --job_endpoint",
     "PortableRunner": "--job_endpoint must name a job server that runs",
 }
+_NEAR = 0.7  # share of letters that two options have in common for one to be suggested
 _CLOSED = "Channel closed prematurely"  # all that Beam says of a worker process that ended
 _WORKER = "gristmill.pipelines.beam_worker"
 
@@ -177,12 +178,17 @@ def check_flags(flags: Sequence[str], *, command: str = "prepare", own: Sequence
     for flag in flags:
         name = flag.split("=", 1)[0]
         if name.startswith("-") and name not in known:
-            close = difflib.get_close_matches(name, [*own, *known], n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            close = difflib.get_close_matches(name.lstrip("-"), _bare([*own, *known]), n=1, cutoff=_NEAR)
+            hint = f"; did you mean --{close[0]}?" if close else ""
             raise SettingsError(f"{name}: neither gristmill {command} nor Beam knows this option{hint}")
     stray = _parsed(flags, lambda: parser.parse_known_args(list(flags))[1])
     if stray:
         raise SettingsError(f"{stray[0]}: belongs to no option; `gristmill {command}` takes one recipe")
+
+
+def _bare(options: Sequence[str]) -> list[str]:
+    """Options without the dashes, which all have and so say nothing of likeness."""
+    return [option.removeprefix("--") for option in options if option.startswith("--")]
 
 
 def check_name(name: str, flags: Sequence[str]) -> None:

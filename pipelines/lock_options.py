@@ -1,6 +1,7 @@
 """The option that says how long a silent run is waited for, once for all commands that write into a corpus."""
 
 import argparse
+import math
 
 from gristmill.formats.errors import SettingsError
 
@@ -32,8 +33,12 @@ def stale_after(given: float | str) -> float:
     try:
         seconds = float(given)
     except ValueError:
-        seconds = 0.0
-    if not seconds >= LEAST_STALE_SECONDS:
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise SettingsError(
+            f"--stale-after {given}: is no number of seconds; give one of {LEAST_STALE_SECONDS:g} or more"
+        )
+    if seconds < LEAST_STALE_SECONDS:
         raise SettingsError(
             f"--stale-after {given}: runs give signs of life every half minute or so; at least "
             f"{LEAST_STALE_SECONDS:g} seconds are needed"

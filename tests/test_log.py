@@ -36,6 +36,13 @@ def events_of(text: str) -> list[dict[str, Any]]:
     return events
 
 
+def error_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The error in the log of a command that failed, which is the last but for the command's end."""
+    *_, error, end = events_of(done.stderr)
+    assert (end["event"], end["exit_code"]) == ("end", done.returncode)
+    return error
+
+
 class Absent(http.server.BaseHTTPRequestHandler):
     """Knows no page."""
 
@@ -119,7 +126,7 @@ class TestLines:
         done = workshop.cli(*words, PYTHONPATH=str(workshop.folder))
         events = events_of(done.stderr)
         assert ("output", "Fatal Python error: Aborted") in {(entry["event"], entry["message"]) for entry in events}
-        assert events[-1]["error"] == "PoolWorkerGoneError"
+        assert error_of(done)["error"] == "PoolWorkerGoneError"
         assert done.returncode == 1
 
     @pytest.mark.parametrize("command", ["index", "verify"])
@@ -143,7 +150,7 @@ class TestLines:
 
     def test_the_environment_may_ask_for_them(self, workshop: Any) -> None:
         done = workshop.cli("verify", "nowhere", GRISTMILL_LOG_FORMAT="json")
-        assert events_of(done.stderr)[-1]["error"] == "CorpusError"
+        assert error_of(done)["error"] == "CorpusError"
         done = workshop.cli("verify", "nowhere", "--log-format=text", GRISTMILL_LOG_FORMAT="json")
         assert done.stderr.startswith("gristmill: nowhere")
 
@@ -166,7 +173,7 @@ class TestErrors:
         for runner in (("--runner", "loop"), ("--runner", "loop", "--max-workers", "2")):
             recipe = workshop.recipe({"files": [path]}, {"files": [path], "max_bad_fraction": 0.5})
             done = workshop.cli("prepare", recipe, *runner, *JSON)
-            error = events_of(done.stderr)[-1]
+            error = error_of(done)
             assert done.returncode == error["exit_code"] == 1
             assert (error["event"], error["level"], error["error"]) == ("error", "error", "InputError")
             assert (error["file"], error["line"], error["rule"]) == (path, 2, "malformed_json")
@@ -177,15 +184,16 @@ class TestErrors:
 
     def test_of_a_recipe_are_listed_with_their_keys(self, workshop: Any) -> None:
         done = workshop.cli("prepare", workshop.recipe({"files": ["a"], "weight": -1}, sead=1), *JSON)
-        error = events_of(done.stderr)[-1]
+        error = error_of(done)
         assert {problem["key"] for problem in error["problems"]} == {"sead", "sources[0].weight"}
+        assert error["file"].endswith("recipe.toml")
         assert done.returncode == 2
         done = workshop.cli("prepare", workshop.recipe({"files": ["no-such-file"]}), *JSON)
-        assert events_of(done.stderr)[-1]["key"] == "sources[0].files"
+        assert error_of(done)["key"] == "sources[0].files"
 
     def test_debug_adds_the_traceback_as_one_field(self, workshop: Any) -> None:
         done = workshop.cli("verify", "nowhere", "--debug", *JSON)
-        error = events_of(done.stderr)[-1]
+        error = error_of(done)
         assert error["traceback"].startswith("Traceback (most recent call last):\n")
         assert error["traceback"].count("CorpusError: ") == 1
 
@@ -195,19 +203,35 @@ class TestErrors:
             {"files": [workshop.jsonl("a.jsonl", ["a"])], "clean": {"custom": ["broken_steps:broken"]}}
         )
         done = workshop.cli("prepare", recipe, *JSON, PYTHONPATH=str(workshop.folder))
-        error = events_of(done.stderr)[-1]
+        error = error_of(done)
         assert done.returncode == 1
         assert (error["event"], error["level"]) == ("error", "error")
 
     def test_an_interrupted_run_says_so(self, workshop: Any) -> None:
         code = (
             "import sys\nfrom gristmill import cli\n"
-            "def stop(words):\n    raise KeyboardInterrupt\n"
-            "cli._run = stop\nsys.exit(cli.main(['prepare', '--log-format', 'json']))\n"
+            "def stop(*_):\n    raise KeyboardInterrupt\n"
+            "cli._COMMANDS['prepare'] = ('', stop)\nsys.exit(cli.main(['prepare', '--log-format', 'json']))\n"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 130
-        assert [entry["event"] for entry in events_of(done.stderr)] == ["interrupted"]
+        assert [(entry["event"], entry.get("exit_code")) for entry in events_of(done.stderr)] == [
+            ("start", None),
+            ("interrupted", None),
+            ("end", 130),
+        ]
+
+    def test_of_a_recipe_that_is_not_there_names_it(self, workshop: Any) -> None:
+        for command in ("prepare", "plan"):
+            error = error_of(workshop.cli(command, "missing.toml", *JSON))
+            assert (error["event"], error["file"], error["exit_code"]) == ("error", "missing.toml", 2)
+
+    def test_help_ends_too(self, workshop: Any) -> None:
+        done = workshop.cli("prepare", "--help", *JSON)
+        assert [(entry["event"], entry.get("exit_code")) for entry in events_of(done.stderr)] == [
+            ("start", None),
+            ("end", 0),
+        ]
 
     def test_of_a_thread(self) -> None:
         code = (
@@ -233,10 +257,11 @@ class TestSecrets:
         assert OF_URL not in done.stderr + done.stdout
         assert OF_ENVIRONMENT not in done.stderr + done.stdout
         assert "Traceback" in done.stderr
-        assert absent in done.stderr.splitlines()[-1], "the rest of the address is told"
+        last = done.stderr.splitlines()[-2 if form == "json" else -1]
+        assert absent in last, "the rest of the address is told"
         if form == "json":
             shown = f"http://***@{absent}/***/a.jsonl?X-Goog-Signature=***&sig=***&token=***&page=1"
-            assert events_of(done.stderr)[-1]["file"] == shown
+            assert error_of(done)["file"] == shown
 
     @pytest.mark.parametrize(
         ("text", "shown"),

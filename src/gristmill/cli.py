@@ -161,7 +161,8 @@ _COMMANDS: dict[str, tuple[str, Callable[[_Parser, list[str]], int]]] = {
 }
 
 
-def _run(words: list[str]) -> int:
+def _run(words: list[str], started: list[tuple[str, float]]) -> int:
+    """Runs a command; one whose start is logged goes to `started`, with the time."""
     summary = "\n".join(f"  {name:10}{says}" for name, (says, _) in _COMMANDS.items())
     parser = _Parser(
         prog="gristmill",
@@ -180,21 +181,18 @@ def _run(words: list[str]) -> int:
     says, work = _COMMANDS[arguments.command]
     everywhere = f"--debug and --log-format {'|'.join(LOG_FORMATS)} may stand anywhere on the line"
     own = _Parser(prog=f"gristmill {arguments.command}", description=says, epilog=everywhere, allow_abbrev=False)
-    if not logs_json():
-        return work(own, words[1:])
-    began = time.monotonic()
-    event("start", f"gristmill {arguments.command}", command=arguments.command, version=__version__)
-    code = work(own, words[1:])
+    if logs_json():
+        started.append((arguments.command, time.monotonic()))
+        event("start", f"gristmill {arguments.command}", command=arguments.command, version=__version__)
+    return work(own, words[1:])
+
+
+def _tell_end(command: str, began: float, code: int) -> None:
+    """Logs that a command ended, behind all that it printed."""
     seconds = round(time.monotonic() - began, 3)
     settle_log()
-    event(
-        "end",
-        f"gristmill {arguments.command} ended after {seconds} s",
-        command=arguments.command,
-        exit_code=code,
-        seconds=seconds,
-    )
-    return code
+    says = f"gristmill {command} ended after {seconds} s"
+    event("end", says, command=command, exit_code=code, seconds=seconds)
 
 
 def _log_format(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -232,12 +230,27 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _main(given: list[str], log: contextlib.ExitStack) -> int:
-    """Sets up the log for as long as `log` stays open, and runs the command line."""
+    """Sets up the log for as long as `log` stays open, and runs the command line; what started is told to end."""
+    started: list[tuple[str, float]] = []
+    code = 1
+    try:
+        code = _answered(given, log, started)
+    except SystemExit as end:  # help
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    finally:
+        for command, began in started:
+            _tell_end(command, began, code)
+    return code
+
+
+def _answered(given: list[str], log: contextlib.ExitStack, started: list[tuple[str, float]]) -> int:
+    """Runs the command line and turns what it raises into a sentence and an exit code."""
     debug = "--debug" in given
     try:
         form, words = _log_format([word for word in given if word != "--debug"])
         log.enter_context(logging_as(form, quiet="--quiet" in words))
-        return _run(words)
+        return _run(words, started)
     except GristmillError as error:
         if debug and not logs_json():
             raise

@@ -146,6 +146,8 @@ class TestRefusals:
                 r"--machine_typ: neither gristmill prepare nor Beam knows this option; did you mean --m",
             ),
             (("--zzzzzzzz",), r"--zzzzzzzz: neither gristmill prepare nor Beam knows this option$"),
+            (("--bogus",), r"--bogus: neither gristmill prepare nor Beam knows this option$"),
+            (("--forced",), r"knows this option; did you mean --force\?$"),
             (("--sources", "a"), "did you mean --source?"),
             (("word",), "word: belongs to no option"),
             (("--region", "a", "b"), "b: belongs to no option"),
