@@ -22,7 +22,7 @@ from gristmill.pipelines.beam_quiet import quiet
 from gristmill.pipelines.beam_watch import WorkerGoneError, watched_workers
 from gristmill.pipelines.item_pool import usable_cores
 from gristmill.pipelines.job import Job
-from gristmill.pipelines.runners import DASK_FLAG, is_dask
+from gristmill.pipelines.runners import DASK_FLAG, check_servers, is_dask
 
 __all__ = ["check_flags", "check_name", "OWN_OPTIONS", "run_beam", "run_pipeline", "worker_error"]
 
@@ -33,6 +33,7 @@ OWN_OPTIONS = (
 """Options of `gristmill prepare` itself, to suggest for a word that neither it nor Beam knows."""
 
 _RAISED = re.compile(r"^\s*gristmill\.[\w.]*\.(\w+Error): ", re.MULTILINE)
+_OWN_CODE = re.compile(r'^\s*File ".*[/\\]gristmill[/\\]', re.MULTILINE)  # in a traceback
 _REMOTE = ("DataflowRunner", "FlinkRunner", "SparkRunner")  # their log is how a user follows the job
 _SERVED = {  # by runner that works through a server, what to do where there is none
     "FlinkRunner": "give --job_endpoint of a Flink job server that runs, or its jar by --flink_job_server_jar",
@@ -106,6 +107,8 @@ def run_pipeline(
         import apache_beam as beam
 
         check_flags(flags)
+        if isinstance(runner, str):
+            check_servers(runner, flags)
         options = _options(flags)
         chosen = _runner(runner, options, verbose=verbose, workers=workers) if isinstance(runner, str) else runner
         pipeline = beam.Pipeline(runner=chosen, options=options)
@@ -119,6 +122,8 @@ def run_pipeline(
             own = worker_error(error) or _dask_error(error)
             if own is None and _CLOSED in str(error):
                 own = WorkerGoneError()
+            if own is None and runner in _SERVED:
+                own = _served_error(runner, error)
             if own is None:
                 raise
             raise own from error
@@ -139,6 +144,19 @@ def _start(pipeline: Any, runner: Any) -> Any:
         raise SettingsError(
             f"--runner {runner}: the job could not start: {said or type(error).__name__}; {_SERVED[runner]}"
         ) from error
+
+
+def _served_error(runner: str, error: BaseException) -> GristmillError | None:
+    """What a job server says of a job that failed outside of our own code; None for what our code raised."""
+    details = getattr(error, "details", None)  # of an error of gRPC
+    text = str(details() if callable(details) else error)
+    if isinstance(error, GristmillError) or _OWN_CODE.search(text):
+        return None
+    said = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)
+    return DataError(
+        f"--runner {runner}: the job failed: {said.rstrip('.')}; the logs of the job server and of its workers say "
+        "more, --debug shows where. What is finished stays"
+    )
 
 
 def _dask_error(error: BaseException) -> GristmillError | None:

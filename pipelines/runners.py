@@ -8,7 +8,7 @@ included; only a loop in one process lets the engine use them all. Whatever is c
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -16,10 +16,12 @@ from typing import Self
 from gristmill.formats.errors import MissingExtraError, SettingsError
 from gristmill.pipelines.item_pool import ItemPool, usable_cores
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.job_server import ANSWER_SECONDS, EMBEDDED, require_docker, require_job_server
 
 __all__ = [
     "AUTO",
     "check_runner",
+    "check_servers",
     "choose_runner",
     "DASK",
     "DASK_FLAG",
@@ -55,6 +57,11 @@ _PRELOAD = ("gristmill.pipelines.scan", "gristmill.pipelines.encode", "gristmill
 _OF_THIS_PROCESS = (LOOP, "FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
 """Runners whose workers end with the launching process; others where an option names a cluster."""
 
+_SERVED = ("PortableRunner", "FlinkRunner", "SparkRunner", "PrismRunner")
+"""Runners that hand a job to a server, which an option may name."""
+
+_DOCKER = ("DOCKER", "beam:env:docker:v1")
+
 _DASK_ELSEWHERE = ("dask_client_address", "dask_scheduler_file")
 
 _USUAL = (AUTO, LOOP, "FnApiRunner", "DirectRunner")
@@ -79,15 +86,19 @@ class RunnerChoice:
     says: str
 
 
-def check_runner(name: str, flags: Sequence[str]) -> None:
-    """Refuses a runner or an option that Beam does not know; imports Beam only where there is something to ask it.
+def check_runner(name: str, flags: Sequence[str], say: Callable[[str], object] = lambda _: None) -> None:
+    """Refuses a runner or an option that Beam does not know, and a server or Docker that a job would miss.
+
+    Beam is imported only where there is something to ask it.
 
     Args:
         name: "auto", "loop", or the name of a Beam runner.
         flags: Beam options given by the user.
+        say: is told of a server that is waited for.
 
     Raises:
-        SettingsError: there is no such runner or option, or an option's value is wrong.
+        SettingsError: there is no such runner or option, an option's value is wrong, no job server answers at the
+            endpoint, or workers are to be in Docker and there is none.
         MissingExtraError: Beam is not installed.
     """
     if name == LOOP and flags:
@@ -101,6 +112,29 @@ def check_runner(name: str, flags: Sequence[str]) -> None:
     check_flags(flags)
     if name not in _USUAL:
         check_name(name, flags)
+        check_servers(name, flags, say)
+
+
+def check_servers(name: str, flags: Sequence[str], say: Callable[[str], object] = lambda _: None) -> None:
+    """Refuses a run through a job server that does not answer, or with workers in Docker where there is none.
+
+    Args:
+        name: "auto", "loop", or the name of a Beam runner.
+        flags: Beam options given by the user.
+        say: is told of a server that is waited for.
+
+    Raises:
+        SettingsError: the server or Docker is missing.
+    """
+    runner, endpoint = name.rsplit(".", 1)[-1], _value(flags, "job_endpoint")
+    if runner not in _SERVED or not endpoint:
+        return
+    if endpoint != EMBEDDED:
+        patience = _value(flags, "job_server_timeout") or ""
+        seconds = float(patience) if patience.isdecimal() else ANSWER_SECONDS
+        require_job_server(runner, endpoint, seconds=min(seconds, ANSWER_SECONDS), say=say)
+    elif (_value(flags, "environment_type") or _DOCKER[0]) in _DOCKER:
+        require_docker(runner)
 
 
 def choose_runner(
@@ -228,7 +262,7 @@ class Executor:
     def outlives(self) -> bool:
         """Whether the work goes on when the launching process ends."""
         runner, flags = self._choice.runner.rsplit(".", 1)[-1], self._choice.flags
-        embedded = runner == "PortableRunner" and _value(flags, "job_endpoint") == "embed"
+        embedded = runner == "PortableRunner" and _value(flags, "job_endpoint") == EMBEDDED
         own = runner == "DaskRunner" and not any(_value(flags, name) for name in _DASK_ELSEWHERE)
         return runner not in _OF_THIS_PROCESS and not embedded and not own
 

@@ -146,7 +146,7 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
     say = _silent if options.quiet else _say
     _source_number(recipe, options.source)
     wanted = _wanted_stages(recipe, options)
-    check_runner(options.runner, options.flags)
+    check_runner(options.runner, options.flags, say)
     _check_output(recipe.output)
     recipe = pin_recipe(recipe)
     prime_cleaning(recipe)

@@ -34,6 +34,10 @@ RUNNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Beam's own choice": ("DirectRunner", ()),
     "bundle based": ("BundleBasedDirectRunner", ()),
     "portable": ("PortableRunner", ("--job_endpoint=embed", "--environment_type=LOOPBACK")),
+    "portable, workers over gRPC": (
+        "PortableRunner",
+        ("--job_endpoint=embed", "--environment_type=beam:env:embedded_python_grpc:v1"),
+    ),
     "processes of Dask": ("DaskRunner", ()),
     "processes without Beam": ("loop", ()),
     "auto with an option": ("auto", ("--direct_num_workers=2",)),
@@ -170,7 +174,8 @@ def stored(small_splits: None, new_workshop: Callable[[], Any], store: Any) -> t
     return workshop, moved, expected
 
 
-STORED = [name for name in RUNNERS if "twice" not in name and name not in {"Beam's own choice", "auto with an option"}]
+SAME = {"Beam's own choice", "auto with an option", "portable, workers over gRPC"}
+STORED = [name for name in RUNNERS if "twice" not in name and name not in SAME]
 
 
 @pytest.mark.slow

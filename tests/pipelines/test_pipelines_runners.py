@@ -2,17 +2,23 @@
 
 import io
 import os
+import socket
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from gristmill.formats.errors import CorpusError, DataError, InputError, SettingsError, StorageError
 from gristmill.pipelines.beam_quiet import quiet
 from gristmill.pipelines.beam_runners import check_flags, run_pipeline, worker_error
 from gristmill.pipelines.decompress import DamagedError
+from gristmill.pipelines.job_server import require_job_server
 from gristmill.pipelines.run_lock import working_on
+from gristmill.pipelines.run_tally import number_text
 from gristmill.pipelines.runners import LOOP_BYTES, check_runner, choose_runner
 
 CORES = len(os.sched_getaffinity(0))
@@ -110,7 +116,7 @@ class TestRefusals:
 
     def test_a_name_that_beam_knows(self) -> None:
         check_runner("BundleBasedDirectRunner", ())
-        check_runner("PortableRunner", ("--job_endpoint=embed",))
+        check_runner("PortableRunner", ("--job_endpoint=embed", "--environment_type=LOOPBACK"))
 
     @pytest.mark.parametrize("name", ["Nope", "os.path", "os.getcwd", "apache_beam.runners.Nope"])
     def test_a_name_that_nobody_knows(self, name: str) -> None:
@@ -188,7 +194,12 @@ class TestNoServer:
             (
                 "PortableRunner",
                 ("--job_endpoint=localhost:1", "--job_server_timeout=1"),
-                "the job could not start: .*; --job_endpoint must name a job server that runs$",
+                r"no job server answers at --job_endpoint=localhost:1 within 1 s \(Connection refused\); .* that runs$",
+            ),
+            (
+                "FlinkRunner",
+                ("--job_endpoint", "localhost:1", "--job_server_timeout=1"),
+                r"no job server answers at --job_endpoint=localhost:1 .* or leave it out to have Beam start one$",
             ),
             (
                 "DaskRunner",
@@ -203,12 +214,92 @@ class TestNoServer:
             run_pipeline(lambda pipeline: pipeline | beam_create(), runner, flags)
         assert "\n" not in str(error.value)
 
+    def test_nor_is_one_waited_for_that_speaks_something_else(self) -> None:
+        with socket.create_server(("localhost", 0)) as server:
+            endpoint = f"localhost:{server.getsockname()[1]}"
+            with pytest.raises(
+                SettingsError, match=rf"at --job_endpoint={endpoint} .*\(what is there does not speak gRPC\)"
+            ):
+                check_runner("SparkRunner", (f"--job_endpoint={endpoint}", "--job_server_timeout=1"))
 
-def beam_create() -> Any:
+    def test_one_that_is_about_to_start_is_waited_for(self) -> None:
+        with socket.create_server(("localhost", 0)) as taken:
+            endpoint = f"localhost:{taken.getsockname()[1]}"
+        server = grpc.server(ThreadPoolExecutor(1))
+        told: list[str] = []
+
+        def say(text: str) -> None:
+            told.append(text)
+            server.add_insecure_port(endpoint)
+            server.start()
+
+        require_job_server("PortableRunner", endpoint, say=say)
+        server.stop(None)
+        assert told == [f"waiting up to 30 s for a job server at {endpoint}"]
+
+
+class TestDocker:
+    """Workers in Docker, where there is none or it fails."""
+
+    EMBEDDED = ("--job_endpoint=embed",)
+
+    def docker(self, folder: Path, patch: pytest.MonkeyPatch, script: str) -> None:
+        """Makes a shell script the only program on PATH; an empty one is none."""
+        patch.setenv("PATH", str(folder))
+        if script:
+            (folder / "docker").write_text(f"#!/bin/sh\n{script}\n", "ascii")
+            (folder / "docker").chmod(0o755)
+
+    @pytest.mark.parametrize(
+        ("script", "says"),
+        [
+            ("", "but there is no program `docker` on PATH"),
+            ("echo no daemon here >&2; exit 1", r"but .*/docker does not answer \(no daemon here\)"),
+        ],
+    )
+    def test_is_asked_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str) -> None:
+        self.docker(tmp_path, monkeypatch, script)
+        for flags in (self.EMBEDDED, (*self.EMBEDDED, "--environment_type", "DOCKER")):
+            with pytest.raises(
+                SettingsError, match=f"^--runner PortableRunner: .* in Docker, {says}; install or start it, or "
+            ):
+                check_runner("PortableRunner", flags)
+        check_runner("PortableRunner", (*self.EMBEDDED, "--environment_type=LOOPBACK"))
+
+    @pytest.mark.slow
+    def test_a_worker_that_does_not_start_is_told_of_in_a_sentence(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.docker(tmp_path, monkeypatch, '[ "$1" = version ]')
+        says = r"^--runner PortableRunner: the job failed: .*'docker', 'run'.* exit status 1; the logs of .* stays$"
+        with pytest.raises(DataError, match=says) as error:
+            run_pipeline(lambda pipeline: pipeline | beam_create(), "PortableRunner", self.EMBEDDED)
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.slow
+    def test_what_our_own_code_did_not_expect_keeps_its_traceback(self) -> None:
+        flags = (*self.EMBEDDED, "--environment_type=LOOPBACK")
+        with pytest.raises(RuntimeError, match="TypeError"):
+            run_pipeline(lambda pipeline: pipeline | beam_create("a") | beam_map(shown), "PortableRunner", flags)
+
+
+def shown(text: Any) -> str:
+    """Calls a function of ours with what it cannot take."""
+    return number_text(text)
+
+
+def beam_create(value: object = 1) -> Any:
     """A step for a pipeline to have."""
     import apache_beam as beam
 
-    return beam.Create([1])
+    return beam.Create([value])
+
+
+def beam_map(work: Callable[[Any], Any]) -> Any:
+    """A step that calls a function."""
+    import apache_beam as beam
+
+    return beam.Map(work)
 
 
 class TestWorkerError:
