@@ -44,17 +44,16 @@ def require_job_server(
     Raises:
         SettingsError: none answers; the message names the endpoint, the cause and the remedy.
     """
-    import grpc
+    from apache_beam.runners.portability.job_server import ExternalJobServer
 
     until = time.monotonic() + seconds
     why = _await_port(endpoint, until, lambda: say(f"waiting up to {seconds:.0f} s for a job server at {endpoint}"))
     if not why:
-        with grpc.insecure_channel(endpoint) as channel:
-            try:
-                grpc.channel_ready_future(channel).result(timeout=max(_SILENT_SECONDS, until - time.monotonic()))
-                return
-            except grpc.FutureTimeoutError:
-                why = "what is there does not speak gRPC"
+        try:
+            ExternalJobServer(endpoint, timeout=max(_SILENT_SECONDS, until - time.monotonic())).start()
+            return
+        except Exception:  # noqa: BLE001 - whatever class gRPC has for it
+            why = "what is there does not speak gRPC"
     without = ", or leave it out to have Beam start one" if runner in _OWN_SERVER else ""
     raise SettingsError(
         f"--runner {runner}: no job server answers at --job_endpoint={endpoint} within {seconds:.0f} s ({why}); start "

