@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from gristmill.formats.errors import CorpusError, StorageError
 from gristmill.formats.exclusive import modified_seconds
-from gristmill.formats.storage import is_local, write_bytes
+from gristmill.formats.storage import is_local, remove, write_bytes
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.lock_record import beat_path, read_holder
 
@@ -34,6 +34,7 @@ class _Renewal:
 
     def __init__(self, corpus: str, run: str) -> None:
         self._corpus = corpus
+        self._run = run
         self._path = beat_path(corpus, run)
         self._lock = threading.Lock()
         self._workers = 0
@@ -62,18 +63,29 @@ class _Renewal:
 
     def _go_on(self, stop: threading.Event, waits: float) -> None:
         while not stop.wait(waits):
-            with contextlib.suppress(StorageError):  # a store that does not answer now may do so in half a minute
+            # A store that does not answer now may do so in half a minute, and a damaged record is for others to name.
+            with contextlib.suppress(StorageError, CorpusError):
                 self._renew()
             self._renewed = time.monotonic()
             waits = RENEW_SECONDS * (1 + random.random())  # workers that began together drift apart
 
     def _renew(self) -> None:
-        """Renews the sign unless another process did since this one last looked."""
+        """Renews the sign of a run that goes on, unless another process did since this one last looked.
+
+        The run may be released meanwhile, by another process too: its record goes before its sign does, so whoever
+        finds no record behind the sign that it wrote takes that away again.
+        """
         found = modified_seconds(self._path)
-        if found is None or found == self._seen:
+        if (found is None or found == self._seen) and self._goes_on():
             write_bytes(self._path, b"")
             found = modified_seconds(self._path)
+            if not self._goes_on():
+                remove(self._path)
         self._seen = found
+
+    def _goes_on(self) -> bool:
+        holder = read_holder(self._corpus)
+        return holder is not None and holder.run == self._run
 
 
 _RENEWALS: dict[tuple[str, str], _Renewal] = {}

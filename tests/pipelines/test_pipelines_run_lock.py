@@ -234,6 +234,7 @@ def test_a_run_that_outlives_its_launcher_lets_go_by_itself(corpus: str) -> None
 def test_signs_of_life_come_while_work_goes_on(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_renewal, "RENEW_SECONDS", 0.01)
     path = beat_path(corpus, "run")
+    assert create_bytes(holder_path(corpus), as_bytes(replace(new_holder("this process"), run="run")))
     with renewing(corpus, "run"), renewing(corpus, "run"):
         patience = time.monotonic() + 60
         while not exists(path):
@@ -244,6 +245,30 @@ def test_signs_of_life_come_while_work_goes_on(corpus: str, monkeypatch: pytest.
             assert time.monotonic() < patience
             time.sleep(0.01)
     assert read_bytes(path) == b""
+
+
+def test_no_sign_of_life_comes_behind_the_release(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last step of a Beam pipeline releases its run while the launcher still takes its workers down."""
+    monkeypatch.setattr(lock_renewal, "RENEW_SECONDS", 0.01)
+    with working_on(corpus) as run:
+        release(corpus, run)
+        time.sleep(0.3)
+    assert lock_files(corpus) == []
+
+
+def test_a_sign_that_was_on_its_way_is_taken_back(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+
+    def late(path: str, data: bytes) -> None:
+        release(corpus, run)
+        write_bytes(path, data)
+        written.append(path)
+
+    with working_on(corpus) as run:
+        monkeypatch.setattr(lock_renewal, "write_bytes", late)
+        lock_renewal._Renewal(corpus, run)._renew()
+    assert written == [beat_path(corpus, run)]
+    assert lock_files(corpus) == []
 
 
 @pytest.fixture
