@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gristmill.formats.errors import GristmillError
+from gristmill.formats.exclusive import modified_seconds
 from gristmill.formats.index_set import set_name
 from gristmill.formats.index_sources import index_sources
 from gristmill.formats.log import event, logs_json
@@ -165,18 +166,28 @@ class Progress:
                 event("progress", text, stage=self._stages[0], **(tally.fields(seconds) if logs_json() else {}))
 
     def _tell_end(self, stage: str) -> None:
-        """Says that a stage ended and what it came to, source by source."""
-        now = time.monotonic()
-        seconds = round(now - self._stage_began, 3)
+        """Says that a stage ended and what it came to, source by source; the next one begins."""
+        ended = self._published(stage)
+        seconds = round(ended - self._stage_began, 3)
         receipt = read_receipt(stage_receipt_path(self._job.corpus, stage))
         totals = {} if receipt is None else stage_totals(stage, receipt.result)
-        text = f"  {now - self._began:6.1f} s  {stage} is done"
+        text = f"  {ended - self._began:6.1f} s  {stage} is done"
         if len(totals) == 1:
             text += f": {_words(*totals.values())}"
         else:
             text += "".join(f"\n{'':12}{name}: {_words(found)}" for name, found in list(totals.items())[:_MOST_SOURCES])
         event("stage_end", text, stage=stage, seconds=seconds, sources=totals)
-        self._stage_began = self._told = now
+        self._stage_began = ended
+        self._told = time.monotonic()
+
+    def _published(self, stage: str) -> float:
+        """When a stage's receipt was published, as `time.monotonic()` tells time; it is seen some time later."""
+        now, seen = time.monotonic(), time.time()
+        with contextlib.suppress(GristmillError, OSError, ValueError):
+            published = modified_seconds(stage_receipt_path(self._job.corpus, stage))
+            if published is not None:  # by a clock that may be another's
+                return min(now, max(self._stage_began, now - (seen - published)))
+        return now
 
 
 _FACTS = ("records", "kept", "bad", "dropped", "tokens", "documents", "path")

@@ -1,7 +1,8 @@
 """Adds up what the items of a run came to, by step and source, and says it in lines and as JSON values.
 
-Rates are means since the step began, over what this run did itself, so that they do not jump with every item. The time
-left is what the rest of the step takes at that rate; what other steps will take nobody knows yet.
+Rates are means since the stage began, over what this run did itself, so that they do not jump with every item; in the
+first second there is too little to tell one from. The time left is what the rest of the step takes at that rate; what
+other steps will take nobody knows yet.
 """
 
 from collections import Counter
@@ -17,6 +18,7 @@ from gristmill.pipelines.receipt_watch import FoundItem
 __all__ = ["number_text", "RunTally", "SourceTally", "StepTally", "time_text"]
 
 _REASONS = 3
+_LEAST_SECONDS = 1.0  # what was done in less says nothing of what will be
 
 
 @dataclass(slots=True)
@@ -52,8 +54,8 @@ class SourceTally:
         """Items that are done."""
         return len(self.items)
 
-    def add(self, found: FoundItem, input_bytes: int) -> bool:
-        """Adds an item; False where it was added before."""
+    def add(self, found: FoundItem, input_bytes: int, *, makes: bool = True) -> bool:
+        """Adds an item; False where it was added before. `makes` says whether its tokens were made by it."""
         if found.item in self.items:
             return False
         self.items.add(found.item)
@@ -66,7 +68,7 @@ class SourceTally:
         self.rejected.update(account.get("dropped", {}))
         if not found.earlier:
             self.own_bytes += input_bytes
-            self.own_tokens += tokens
+            self.own_tokens += tokens if makes else 0
         return True
 
 
@@ -101,7 +103,7 @@ class StepTally:
         """What the rest takes at the rate so far; None where there is none to go by."""
         total = self.total()
         own = total.done - total.earlier
-        if total.expected is None or own <= 0 or seconds <= 0:
+        if total.expected is None or own <= 0 or seconds < _LEAST_SECONDS:
             return None
         if total.own_bytes and total.total_bytes:
             return max(0.0, (total.total_bytes - total.read_bytes) * seconds / total.own_bytes)
@@ -111,9 +113,9 @@ class StepTally:
         """The step in a line: items, rates, what was left out, time left."""
         total = self.total()
         parts = [_items(total, self.unit)]
-        if seconds > 0 and total.own_bytes:
+        if seconds >= _LEAST_SECONDS and total.own_bytes:
             parts.append(f"{total.own_bytes / 1e6 / seconds:,.1f} MB/s")
-        if seconds > 0 and total.own_tokens:
+        if seconds >= _LEAST_SECONDS and total.own_tokens:
             parts.append(f"{number_text(total.own_tokens / seconds)} tokens/s")
         if total.rejected:
             parts.append(_rejected(total.rejected))
@@ -140,13 +142,13 @@ class StepTally:
         """The step as JSON values."""
         total = self.total()
         left = self.seconds_left(seconds)
-        rates = (total.own_bytes / seconds, total.own_tokens / seconds) if seconds > 0 else (0.0, 0.0)
+        told = seconds >= _LEAST_SECONDS
         return {
             "step": self.step,
             **_fields(total),
             "seconds": round(seconds, 3),
-            "bytes_per_second": round(rates[0]),
-            "tokens_per_second": round(rates[1]),
+            "bytes_per_second": round(total.own_bytes / seconds) if told else None,
+            "tokens_per_second": round(total.own_tokens / seconds) if told else None,
             "seconds_left": None if left is None else round(left),
             "sources": {name: _fields(source) for name, source in self.sources.items()},
         }
@@ -164,6 +166,7 @@ class RunTally:
     def __init__(self, job: Job, plan: Plan, units: Mapping[str, str]) -> None:
         self.steps = {step: StepTally(step=step, unit=unit) for step, unit in units.items()}
         self._bytes: dict[tuple[str, str], int] = {}
+        self._encoded: set[str] = set()  # items whose tokens the scan makes
         weights = _split_bytes(plan)
         copied = {split.number for split in copies(job, plan)}
         for split in plan.splits:
@@ -177,6 +180,7 @@ class RunTally:
                 if reads[step]:
                     once = step == "encode" and source.clean.enabled and job.spills_early(split)  # the scan read it
                     self._expect(step, source.id, job.item(split), 0 if once else weights[split.number])
+                    self._encoded |= {job.item(split)} if once else set()
         for step in self.steps.keys() & {"assemble", "index"}:
             for number, source in enumerate(job.recipe.sources):
                 if job.wants(number):
@@ -199,7 +203,8 @@ class RunTally:
             tally.expected = int(name.rpartition("-")[2])
         elif found.step != "index" and (found.step, found.item) not in self._bytes:
             return False
-        return tally.add(found, self._bytes.get((found.step, found.item), 0))
+        makes = found.step != "encode" or found.item not in self._encoded
+        return tally.add(found, self._bytes.get((found.step, found.item), 0), makes=makes)
 
 
 def _split_bytes(plan: Plan) -> dict[int, int]:

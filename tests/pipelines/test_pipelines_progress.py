@@ -13,12 +13,14 @@ import sys
 import termios
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gristmill.formats.receipts import Receipt, write_receipt
+from gristmill.pipelines.progress import Progress
 from gristmill.pipelines.receipt_watch import ReceiptWatch
 from gristmill.pipelines.run_tally import RunTally, number_text, time_text
 
@@ -207,7 +209,7 @@ class TestLines:
         recipe = workshop.recipe(*({"files": [workshop.jsonl(f"{n}.jsonl", ["a", f"b{n}"])]} for n in range(2)))
         done = workshop.cli("prepare", recipe, "--source", "s0")
         assert "  scan: 1 of 1 splits" in done.stderr
-        assert "  assemble: 1 of 1 shards, " in done.stderr
+        assert "  assemble: 1 of 1 shards" in done.stderr
         assert "s1" not in done.stderr
 
     @pytest.mark.parametrize("words", [(), ("--log-format", "json")])
@@ -231,6 +233,30 @@ def test_events_tell_the_same(workshop: Any) -> None:
     items = {(event["step"], event["item"]): event for event in events if event["event"] == "item"}
     assert items["scan", "s0/00000"]["records"] == 3
     assert items["assemble", "s0/00000-of-00001"]["tokens"] == 4
+
+
+def test_a_stage_begins_when_the_one_before_was_published(workshop: Any) -> None:
+    """However late the watcher, which looks once a second, comes to see it."""
+    from gristmill.formats.recipe import parse_recipe
+    from gristmill.pipelines.job import make_job
+    from gristmill.pipelines.plan import plan_run
+
+    path = workshop.jsonl("a.jsonl", ["x" * 4_000_000])
+    recipe = parse_recipe(workshop.values({"files": [path]}, {"files": [workshop.jsonl("b.jsonl", ["x"])]}))
+    plan = plan_run(recipe)
+    job = make_job(recipe, plan, tokenizer=None, engine=None)
+    progress = Progress(job, plan, ["download", "clean"])
+    progress._began = progress._stage_began = time.monotonic() - 20
+    receipt = workshop.folder / "out" / "_stages" / "download.json"
+    write_receipt(str(receipt), Receipt(digest="d", result={"sources": {}}))
+    eight_seconds_ago = time.time() - 8
+    os.utime(receipt, (eight_seconds_ago, eight_seconds_ago))
+    progress._watch.follow("scan", "s0")
+    put(workshop.folder / "out", "scan", "s0/00000", records=1)
+    progress._look()
+    stage, step, *_ = progress._drawing(time.monotonic())
+    assert stage == "clean  8 s"
+    assert step == "  scan: 1 of 2 splits, 0.5 MB/s, 0 s left"
 
 
 # ------------------------------------------------------------------------------------------------ the watcher
@@ -341,14 +367,14 @@ class TestWatch:
 
 
 class TestTally:
-    def tally(self, workshop: Any, *sources: Any) -> RunTally:
+    def tally(self, workshop: Any, *sources: Any, encodes_early: bool = False) -> RunTally:
         from gristmill.formats.recipe import parse_recipe
         from gristmill.pipelines.job import make_job
         from gristmill.pipelines.plan import plan_run
 
         recipe = parse_recipe(workshop.values(*sources))
         plan = plan_run(recipe)
-        job = make_job(recipe, plan, tokenizer=None, engine=None)
+        job = replace(make_job(recipe, plan, tokenizer=None, engine=None), encodes_early=encodes_early)
         return RunTally(job, plan, {"scan": "splits", "encode": "splits", "assemble": "shards"})
 
     def found(self, step: str, item: str, *, earlier: bool = False, **result: Any) -> Any:
@@ -373,6 +399,23 @@ class TestTally:
         assert fields["bytes_per_second"] == round(size / 2)
         assert fields["sources"]["s1"]["rejected"] == {"a": 2, "b": 1}
         assert step.source_lines()[0].startswith("s2  0 of 1 splits"), "what is not finished comes first"
+
+    def test_there_is_no_rate_before_a_second_is_over(self, workshop: Any) -> None:
+        tally = self.tally(workshop, *({"files": [workshop.jsonl(f"{n}.jsonl", ["x" * 500_000])]} for n in range(2)))
+        tally.add(self.found("scan", "s0/00000", records=1, tokens=500_000))
+        step = tally.steps["scan"]
+        assert step.line(0.001) == step.line(0.9) == "1 of 2 splits"
+        told = ("bytes_per_second", "tokens_per_second", "seconds_left")
+        assert [step.fields(0.9)[name] for name in told] == [None, None, None]
+        assert step.line(1.0) == "1 of 2 splits, 0.5 MB/s, 500 k tokens/s, 1 s left"
+
+    def test_tokens_that_the_scan_made_are_no_rate_of_encoding(self, workshop: Any) -> None:
+        tally = self.tally(workshop, {"files": [workshop.jsonl("a.jsonl", ["a"])]}, encodes_early=True)
+        for step in ("scan", "encode"):
+            tally.add(self.found(step, "s0/00000", tokens=700))
+        assert "350 tokens/s" in tally.steps["scan"].line(2.0)
+        assert tally.steps["encode"].line(2.0) == "1 of 1 splits"
+        assert tally.steps["encode"].source_lines() == ["s0  1 of 1 splits, 700 tokens"]
 
     def test_a_shard_says_how_many_there_are(self, workshop: Any) -> None:
         tally = self.tally(workshop, {"files": [workshop.jsonl("a.jsonl", ["a"])]})
