@@ -7,10 +7,12 @@ its steps to bags. Dask tries the items of a worker that died on others, so such
 
 import contextlib
 import logging
+import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Any
 
 import apache_beam as beam
@@ -259,15 +261,33 @@ def _version() -> str:
 def _cluster(workers: int, *, verbose: bool) -> Iterator[str]:
     """Runs a cluster of processes of this machine; yields its scheduler's address."""
     level = logging.WARNING if verbose else logging.CRITICAL
-    with distributed.LocalCluster(
-        n_workers=workers,
-        threads_per_worker=1,
-        processes=True,
-        memory_limit=0,  # Dask would restart a worker that uses its share of the memory, whatever it holds
-        dashboard_address=":0",  # any free port: the usual one may be another cluster's
-        silence_logs=level,
-    ) as cluster:
+    with contextlib.ExitStack() as closing:
+        with _interruptions_held():
+            cluster = closing.enter_context(
+                distributed.LocalCluster(
+                    n_workers=workers,
+                    threads_per_worker=1,
+                    processes=True,
+                    memory_limit=0,  # Dask would restart a worker that uses its share of the memory, whatever it holds
+                    dashboard_address=":0",  # any free port: the usual one may be another cluster's
+                    silence_logs=level,
+                )
+            )
         yield cluster.scheduler_address
+
+
+@contextlib.contextmanager
+def _interruptions_held() -> Iterator[None]:
+    """Holds a Ctrl-C back until the block ends; threads that begin inside and all that they start never get one.
+
+    A terminal sends it to every process, and each worker would print what it makes of it; the launcher ends them.
+    """
+    resource_tracker.ensure_running()  # which lets every signal through again where it is started
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def dask_error(error: BaseException) -> GristmillError | None:

@@ -254,9 +254,10 @@ def _runner(name: str, options: Any, *, verbose: bool, workers: int | None = Non
         return GristmillDaskRunner(workers or usable_cores(), verbose=verbose)
     direct = options.view_as(DirectOptions)
     if name == "FnApiRunner" and direct.direct_running_mode == "multi_processing" and not verbose:
-        # The same worker that Beam would start, with its log kept to errors; it ends when this process does.
+        # The same worker that Beam would start, with its log kept to errors; it ends when this process does, and has no
+        # word to say of a Ctrl-C, which a terminal sends to it too.
         direct.direct_running_mode = "in_memory"
-        command = f"exec {shlex.quote(sys.executable)} -m {_WORKER} {os.getpid()}"
+        command = f"trap '' INT; exec {shlex.quote(sys.executable)} -m {_WORKER} {os.getpid()}"
         return FnApiRunner(default_environment=SubprocessSDKEnvironment.from_command_string(command))
     try:
         runner = create_runner(name)

@@ -4,6 +4,7 @@ Run as ``python -m gristmill.pipelines.beam_worker PID`` by the runner, which pa
 the launcher's.
 """
 
+import os
 import sys
 
 from gristmill.formats.log import inherit_log
@@ -21,6 +22,9 @@ def main() -> None:
         from apache_beam.runners.worker import sdk_worker_main
 
         sdk_worker_main.main(sys.argv[:1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads of a run that was stopped may be inside a library, which would abort where Python ends them
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from gristmill.cli import main
 
 LINES = b"".join(b'{"text": "document number %d"}\n' % number for number in range(3000))
 FN_API = ("--runner", "FnApiRunner")
+DASK = ("--runner", "DaskRunner", "--max-workers", "2")
 PROCESSES = (*FN_API, "--direct_num_workers=2", "--direct_running_mode=multi_processing")
 
 
@@ -410,7 +411,9 @@ class TestWords:
         assert "gristmill: " in capsys.readouterr().err
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("runner", [("--runner", "loop"), (), FN_API, (*FN_API, "--direct_num_workers=2")])
+    @pytest.mark.parametrize(
+        "runner", [("--runner", "loop"), (), FN_API, (*FN_API, "--direct_num_workers=2"), PROCESSES, DASK]
+    )
     def test_ctrl_c_ends_a_run_at_once(self, workshop: Any, runner: tuple[str, ...]) -> None:
         lines = b"".join(json.dumps({"text": f"{number} " * 200}).encode() + b"\n" for number in range(50_000))
         workshop.write("a.jsonl", lines)
@@ -422,13 +425,18 @@ class TestWords:
             f"sys.argv[1:] = {['prepare', recipe, *runner]!r}\n"
             "entry()\n"
         )
-        process = subprocess.Popen([sys.executable, "-c", code], cwd=workshop.folder, stderr=subprocess.PIPE, text=True)
+        words = [sys.executable, "-c", code]
+        process = subprocess.Popen(
+            words, cwd=workshop.folder, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         begun = workshop.folder / "out" / "spill" / "s0"
         while process.poll() is None and not begun.exists():
             time.sleep(0.005)
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to the workers too
         said = process.communicate(timeout=120)[1]
         assert process.returncode == 130
-        assert said.endswith("gristmill: interrupted; what is finished stays, and a rerun goes on from there\n")
+        *before, last = said.splitlines()
+        assert last == "gristmill: interrupted; what is finished stays, and a rerun goes on from there"
+        assert all(line.startswith(("test: ", "stages ", "  ")) for line in before), said
         assert "Traceback" not in said
         assert finished_looking(workshop.folder / "out") == []
