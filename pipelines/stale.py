@@ -1,25 +1,33 @@
-"""Finds out what is left to do of a run, and withdraws what that makes stale.
+"""Finds out what is left to do of a run, withdraws what that makes stale, and puts back what proves to be as it was.
 
 Finished stages are recognised by their receipts. What changed since is named, setting by setting, before anything is
 done again, so that nobody wonders why a run of hours begins anew.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gristmill.formats.errors import CorpusError, FormatError, GristmillError, SettingsError
 from gristmill.formats.fingerprint import canonical_json
 from gristmill.formats.manifest import MANIFEST_NAME, read_manifest
-from gristmill.formats.receipts import STAGES_FOLDER, read_receipt, stage_receipt_path, withdraw
-from gristmill.formats.storage import exists, join, remove, remove_tree
+from gristmill.formats.receipts import (
+    STAGES_FOLDER,
+    Receipt,
+    read_receipt,
+    stage_receipt_path,
+    withdraw,
+    write_receipt,
+)
+from gristmill.formats.storage import exists, join, list_files, remove, remove_tree
 from gristmill.pipelines.job import Job
+from gristmill.pipelines.lock_record import read_holder
 from gristmill.pipelines.spill import SPILL_STEP
 from gristmill.pipelines.stage_graph import behind, stage_named
 from gristmill.pipelines.stage_names import STAGES
 from gristmill.pipelines.stages import require_stage, valid_stage
 
-__all__ = ["refuse_other_corpus", "stages_to_run", "unfinished", "what_changed"]
+__all__ = ["close_again", "finished_stages", "refuse_other_corpus", "stages_to_run", "unfinished", "what_changed"]
 
 
 def stages_to_run(
@@ -59,6 +67,56 @@ def stages_to_run(
     for stage in todo if force else ():
         _forget_items(job, stage)
     return todo
+
+
+def finished_stages(job: Job, stages: Sequence[str]) -> dict[str, Receipt]:
+    """The valid receipts of stages, by name, whose files are all there."""
+    receipts = {stage: valid_stage(job, stage) for stage in stages}
+    return {stage: receipt for stage, receipt in receipts.items() if receipt is not None and not receipt.cleared}
+
+
+def close_again(job: Job, stages: Sequence[str], before: Mapping[str, Receipt], say: Callable[[str], None]) -> None:
+    """Puts back the receipts of stages of which one source was done again, where all of it came out as it was.
+
+    A run for one source closes no stage; but where the other sources are as they were and this one is too, so is the
+    stage, and what lies behind it need not wait for every split to be encoded once more.
+
+    Args:
+        job: the run, for one source.
+        stages: what it did, in order.
+        before: receipts that were valid before it.
+        say: is told of each stage.
+    """
+    for stage in stages:
+        path = stage_receipt_path(job.corpus, stage)
+        holder = read_holder(job.corpus)  # none where the last step of a pipeline released the run
+        if stage not in before or (holder is not None and holder.run != job.run):
+            return
+        if exists(path):
+            continue
+        other = _other_file(job, stage, before[stage])
+        if other is None:
+            write_receipt(path, before[stage])
+            if valid_stage(job, stage) is not None:
+                say(f"stage {stage} is finished again: every file is what it was")
+                continue
+            withdraw(path)
+        what = other or "a file"
+        say(f"stage {stage} is open: {what} is not what it was; `gristmill prepare` without --source closes it")
+        return
+
+
+def _other_file(job: Job, stage: str, receipt: Receipt) -> str | None:
+    """A file that the items of the source left and that differs from what a stage's receipt says of it."""
+    for step, _ in stage_named(stage).steps:
+        for number, source in enumerate(job.recipe.sources):
+            folder = job.path(STAGES_FOLDER, "items", step, source.id)
+            for path in list_files(folder, recursive=True) if job.wants(number) else ():
+                item = read_receipt(path)
+                for name, facts in ({} if item is None else item.files).items():
+                    if receipt.files.get(name, facts) != facts:
+                        return name
+    return None
 
 
 def _forget_items(job: Job, stage: str) -> None:

@@ -37,7 +37,7 @@ from gristmill.pipelines.runners import Executor, check_runner, choose_runner
 from gristmill.pipelines.stage_graph import needs_tokenizer, stage_named
 from gristmill.pipelines.stage_names import STAGES
 from gristmill.pipelines.stages import valid_stage
-from gristmill.pipelines.stale import stages_to_run, unfinished
+from gristmill.pipelines.stale import close_again, finished_stages, stages_to_run, unfinished
 from gristmill.pipelines.streamed_sources import streamed_sources
 from gristmill.tokenize.encode import Encoder
 from gristmill.tokenize.engine import Engine, choose_engine, set_engine_threads
@@ -224,6 +224,7 @@ def execute_draft(draft: Draft, options: PrepareOptions, executor: Executor, *, 
         if "index" in wanted and valid_stage(job, "tokenize") and not valid_stage(job, "index"):
             with contextlib.suppress(CorpusError, FormatError, StorageError):  # which the run itself mends or names
                 plan_index(job)  # refuses what the token counts do not allow, before anything is withdrawn
+        before = finished_stages(job, wanted) if options.force and job.source is not None else {}
         todo = stages_to_run(job, wanted, options.first, say, force=options.force)
         current = manifest_is_current(job) and not exists(job.path("spill"))
         if not todo and (current or not complete):
@@ -248,6 +249,8 @@ def execute_draft(draft: Draft, options: PrepareOptions, executor: Executor, *, 
             executor.execute(job, todo, write_manifest=complete, verbose=options.verbose)
         if not executor.waits:
             return PrepareResult(corpus=job.corpus, stages=tuple(todo), finished=False)
+        if before:
+            close_again(job, todo, before, say)
         seconds = time.monotonic() - began
         _report(job, plan, executor.says, todo, seconds)
     say(f"done in {seconds:.1f} s", "done", seconds=round(seconds, 3), output=job.corpus)

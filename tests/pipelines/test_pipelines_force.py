@@ -1,5 +1,6 @@
 """Finished stages that are to be done again: everything is withdrawn first, and comes back to the last byte."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from gristmill.formats.errors import DataError
 from gristmill.formats.verify import verify_corpus
-from gristmill.pipelines import loop
+from gristmill.pipelines import loop, shards, workflow
 
 TOP: dict[str, Any] = {
     "shards": {"target_tokens": 300},
@@ -88,6 +89,50 @@ def test_one_source_of_several(made: Any) -> None:
         name for name in before if name.startswith("tokens/s1/")
     }
     made.prepare(*fill(made), **TOP)
+    assert made.tree() == tree
+
+
+@pytest.mark.parametrize("runner", ["loop", pytest.param("FnApiRunner", marks=pytest.mark.slow)])
+def test_the_stages_of_one_source_are_finished_again(made: Any, runner: str) -> None:
+    """What lies behind them can be done next, and no other source is read again for it."""
+    corpus, tree = made.folder / "out", made.tree()
+    one = {"force": True, "first": "clean", "last": "tokenize", "source": "s0", "runner": runner}
+    made.prepare(*fill(made), options=one, **TOP)
+    assert not (corpus / "manifest.json").exists()
+    assert sorted(path.stem for path in (corpus / "_stages").glob("*.json")) == [
+        "clean",
+        "download",
+        "plan",
+        "tokenize",
+    ]
+    spilled = {path.name for path in (corpus / "spill").iterdir()}
+    done = made.prepare(*fill(made), options={"force": True, "first": "index"}, **TOP)
+    assert done.stages == ("index", "blend")
+    assert spilled == {"s0"}
+    assert made.tree() == tree
+    assert verify_corpus(str(corpus)) == []
+
+
+def test_one_source_that_comes_out_otherwise_closes_nothing(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, tree = made.folder / "out", made.tree()
+    receipt = next((corpus / "_stages" / "items" / "assemble" / "s1").rglob("*.json"))
+    kept = shards.assemble_shard
+
+    def otherwise(*words: Any) -> Any:
+        result = kept(*words)
+        receipt.write_text(re.sub(r'"sha256": "[0-9a-f]{8}', '"sha256": "01234567', receipt.read_text()))
+        return result
+
+    said: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "assemble_shard", otherwise)
+        patch.setattr(workflow, "_say", lambda text, *_, **__: said.append(text))
+        one = {"force": True, "first": "tokenize", "source": "s1", "quiet": False}
+        made.prepare(*fill(made), options=one, **TOP)
+    assert not (corpus / "_stages" / "tokenize.json").exists()
+    (told,) = [text for text in said if text.startswith("stage tokenize is open: tokens/s1/")]
+    assert told.endswith("is not what it was; `gristmill prepare` without --source closes it")
+    made.prepare(*fill(made), options={"first": "tokenize", "force": True}, **TOP)
     assert made.tree() == tree
 
 
