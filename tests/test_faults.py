@@ -10,23 +10,36 @@ import pytest
 
 from gristmill.formats.errors import DataError
 from gristmill.formats.verify import verify_corpus
+from gristmill.pipelines import beam_watch
 
 TOP: dict[str, Any] = {
     "shards": {"target_tokens": 2000},
     "index": {"sequence_length": 32, "samples": 200, "splits": "80,15,5"},
     "near_dedup": {"max_fraction": 1.0, "warn_fraction": 1.0},
 }
-FAILS = {"scan_split": "fails before", "assemble_shard": "fails after"}
+FAILS = {"scan_split": "fails before", "assemble_shard": "fails after", "blend_split": "fails before"}
 DIES = {"scan_split": "dies after", "index_member": "dies before"}
 
 WAYS: dict[str, tuple[dict[str, Any], dict[str, str], int]] = {
-    "loop": ({"runner": "loop"}, {**FAILS, "encode_split": "fails after", "blend_split": "fails before"}, 4),
-    "processes without Beam": ({"runner": "auto", "max_workers": 2}, {**DIES, "assemble_shard": "fails after"}, 3),
-    "threads of Beam": ({"runner": "FnApiRunner", "flags": ("--direct_num_workers=2",)}, FAILS, 2),
+    "loop": (
+        {"runner": "loop"},
+        {**FAILS, "copy_split": "fails before", "write_drops": "fails after", "encode_split": "fails after"},
+        6,
+    ),
+    "processes without Beam": (
+        {"runner": "auto", "max_workers": 2},
+        {**DIES, "copy_split": "dies before", "write_drops": "dies after", "assemble_shard": "dies after"},
+        5,
+    ),
+    "threads of Beam": (
+        {"runner": "FnApiRunner", "flags": ("--direct_num_workers=2",)},
+        {**FAILS, "index_member": "fails after"},
+        4,
+    ),
     "processes of Beam": (
         {"runner": "FnApiRunner", "flags": ("--direct_num_workers=2", "--direct_running_mode=multi_processing")},
-        {"scan_split": "dies after"},
-        1,
+        {**DIES, "blend_split": "dies after"},
+        3,
     ),
     "processes of Dask": ({"runner": "DaskRunner", "max_workers": 2}, DIES, 0),
 }
@@ -69,7 +82,10 @@ def undisturbed(new_workshop: Callable[[], Any]) -> Iterator[tuple[Any, list[dic
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", WAYS)
-def test_faults_are_not_seen(undisturbed: Any, fault_injector: Any, tmp_path: Path, name: str) -> None:
+def test_faults_are_not_seen(
+    undisturbed: Any, fault_injector: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(beam_watch, "_PATIENCE_SECONDS", 1.0)
     workshop, sources, expected = undisturbed
     options, once, ends = WAYS[name]
     output = workshop.folder / name
