@@ -45,6 +45,7 @@ LOG_VARIABLE = "GRISTMILL_LOG_FORMAT"
 _OWN = "gristmill"
 _WARNINGS = "py.warnings"
 _LONGEST_SHARED = 4096  # bytes: as much as several processes can write to one pipe without mixing their lines
+_TRACEBACK = "Traceback (most recent call last):"
 _FIRST = re.compile(
     r"(?:(?P<key>sources\[\d+\][\w.\[\]]*)|(?P<file>(?:\w+://[^\s/]*)?[^\s:]*/[^\s:]*)(?::(?P<line>\d+))?): "
 )
@@ -122,13 +123,26 @@ def _named_first(message: str) -> dict[str, Any]:
 
 
 class _TextHandler(logging.Handler):
-    """Prints sentences to whatever standard error is at the time."""
+    """Prints sentences to whatever standard error is at the time; of a library's error the first line alone.
+
+    What stops a run comes back as an exception, and is told once.
+    """
+
+    def __init__(self, *, traces: bool) -> None:
+        """Takes whether libraries' tracebacks are printed too."""
+        super().__init__()
+        self._traces = traces
 
     def emit(self, record: logging.LogRecord) -> None:
         """Prints one."""
         try:
             text = record.getMessage()
-            if not record.name.startswith(_OWN):
+            foreign = not record.name.startswith(_OWN)
+            if foreign and not self._traces and (record.exc_info or _TRACEBACK in text):
+                lines = text.strip().split("\n")
+                text = lines[-1 if lines[0] == _TRACEBACK else 0]
+                record = logging.makeLogRecord({"name": record.name})
+            if foreign:
                 text = f"{record.name}: {text}"
             if record.exc_info:
                 text += "\n" + logging.Formatter().formatException(record.exc_info)
@@ -195,12 +209,13 @@ def _line(record: logging.LogRecord, *, shared: bool) -> bytes:
 
 
 @contextlib.contextmanager
-def logging_as(form: str, *, quiet: bool = False) -> Iterator[None]:
+def logging_as(form: str, *, quiet: bool = False, traces: bool = False) -> Iterator[None]:
     """Sets up the log of this process, and of worker processes that it starts, inside the block.
 
     Args:
         form: one of `LOG_FORMATS`.
         quiet: whether only warnings and errors are logged.
+        traces: whether text shows the tracebacks that libraries log; JSON always has them, each in its field.
     """
     before = os.environ.get(LOG_VARIABLE)
     with contextlib.ExitStack() as closing:
@@ -208,7 +223,7 @@ def logging_as(form: str, *, quiet: bool = False) -> Iterator[None]:
             handler: logging.Handler = closing.enter_context(_json_of_launcher())
             closing.callback(_replace_hooks())
         else:
-            handler = _TextHandler()
+            handler = _TextHandler(traces=traces)
             closing.callback(setattr, sys, "excepthook", sys.excepthook)
             sys.excepthook = _print_uncaught
         closing.callback(_install(handler, form, logging.WARNING if quiet else logging.INFO))

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -357,3 +358,28 @@ def test_what_was_printed_before_an_error_stands_before_it() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     messages = [entry["message"] for entry in events_of(done.stderr)]
     assert messages == [*(f"{number} printed" for number in range(2000)), "the end"]
+
+
+@pytest.mark.parametrize("traces", [False, True])
+def test_tracebacks_of_libraries_are_printed_where_they_are_asked_for(
+    capsys: pytest.CaptureFixture[str], *, traces: bool
+) -> None:
+    library = logging.getLogger("some_library")
+    with logging_as("text", traces=traces):
+        try:
+            raise OSError("no route")
+        except OSError as error:
+            library.exception("out of retries: %s", error)
+            library.error("worker said\nTraceback (most recent call last):\n  File\nOSError: no route")
+            library.error("Traceback (most recent call last):\n  File\nOSError: no route")
+        library.warning("of two\nlines")
+    told = capsys.readouterr().err
+    assert ("Traceback" in told) is traces
+    if not traces:
+        assert told.splitlines() == [
+            "some_library: out of retries: no route",
+            "some_library: worker said",
+            "some_library: OSError: no route",
+            "some_library: of two",
+            "lines",
+        ]
