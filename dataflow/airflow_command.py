@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gristmill.dataflow.airflow_dag import DagPlan, airflow_dag
-from gristmill.dataflow.checks import REGION
 from gristmill.dataflow.flags import template_metadata
+from gristmill.dataflow.rules import REGION
 from gristmill.dataflow.template_environment import read_words, run_environment
 from gristmill.dataflow.workers import label_value
 from gristmill.formats.errors import SettingsError
@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     parameters = {
         "recipe": last.get("--recipe_url", arguments.recipe),
         "sdk_container_image": last.get("--sdk_container_image", ""),
+        "force": "false",
     }
     if arguments.output is not None:
         parameters["output"] = arguments.output

@@ -9,21 +9,29 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from gristmill.dataflow.rules import IMAGE, JOB_NAME, LABEL, LABEL_RULE, PROJECT, REGION
 from gristmill.formats.clean_settings import PinnedFile
 from gristmill.formats.recipe import Recipe
 from gristmill.formats.storage import is_local
 
-__all__ = ["option_problems", "places_read", "recipe_problems", "REGION"]
-
-REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
-"""The form of a region's name."""
+__all__ = ["option_problems", "places_read", "recipe_problems"]
 
 _ACCOUNT = re.compile(r"[a-z0-9-]+@[a-z0-9.-]+\.gserviceaccount\.com")
 _SUBNETWORK = re.compile(
     r"(?:https://www\.googleapis\.com/compute/v1/)?(?:projects/[^/]+/)?regions/([^/]+)/subnetworks/[^/]+"
 )
 _KEY = re.compile(r"projects/[^/]+/locations/([^/]+)/keyRings/[^/]+/cryptoKeys/[^/]+")
-_CODE = ("sdk_container_image", "worker_harness_container_image", "extra_packages", "setup_file", "requirements_file")
+_IMAGES = ("sdk_container_image", "worker_harness_container_image")
+_CODE = (*_IMAGES, "extra_packages", "setup_file", "requirements_file")
+_COUNTS = ("num_workers", "max_num_workers", "disk_size_gb", "number_of_worker_harness_threads")
+_FORMS = (
+    ("project", PROJECT, "is no project's id, such as my-project; its number or title will not do"),
+    ("region", REGION, "is no region's name, such as us-central1; a zone is no region"),
+    ("job_name", JOB_NAME, "is no job's name: lower case letters, digits and -, a letter first and no - last"),
+    *((name, IMAGE, "is no image's address with its tag or digest, HOST/PATH:TAG") for name in _IMAGES),
+    ("service_account_email", _ACCOUNT, "is no service account, NAME@PROJECT.iam.gserviceaccount.com"),
+)
+"""Option, form of its value, and the rule in words."""
 
 
 def places_read(recipe: Recipe) -> list[str]:
@@ -33,7 +41,7 @@ def places_read(recipe: Recipe) -> list[str]:
 
 
 def option_problems(options: dict[str, Any]) -> list[str]:
-    """What is wrong with Beam's options for a launch; looks nowhere.
+    """What is wrong with Beam's options for a job; looks nowhere.
 
     Args:
         options: all of Beam's options by name.
@@ -52,9 +60,14 @@ def option_problems(options: dict[str, Any]) -> list[str]:
         )
         if not options.get(name)
     ]
-    region = options.get("region")
-    if region and not REGION.fullmatch(region):
-        problems.append(f"--region {region}: is no region's name, such as us-central1; a zone is no region")
+    problems += [
+        f"--{name} {value}: {rule}"
+        for name, form, rule in _FORMS
+        for value in (options.get(name),)
+        if value and not form.fullmatch(value)
+    ]
+    problems += _counts(options)
+    problems += [f"--labels {label}: {LABEL_RULE}" for label in _labels(options) if not LABEL.fullmatch(label)]
     for name in ("temp_location", "staging_location"):
         value = options.get(name)
         if value and not value.startswith("gs://"):
@@ -64,14 +77,26 @@ def option_problems(options: dict[str, Any]) -> list[str]:
             "--sdk_container_image is needed: the image with Gristmill that workers start from, "
             "see docs/guide/dataflow.md"
         )
+    region = options.get("region")
     if region and REGION.fullmatch(region):
         problems += _elsewhere(options, region)
-    account = options.get("service_account_email")
-    if account and not _ACCOUNT.fullmatch(account):
-        problems.append(
-            f"--service_account_email {account}: is no service account, NAME@PROJECT.iam.gserviceaccount.com"
-        )
     return problems
+
+
+def _counts(options: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with numbers of workers and the like."""
+    for name in _COUNTS:
+        value = options.get(name)
+        if value is not None and value < 1:
+            yield f"--{name} {value}: at least 1 is needed; leave it out to have it chosen"
+    first, most = options.get("num_workers"), options.get("max_num_workers")
+    if first and most and 1 <= most < first:
+        yield f"--num_workers {first}: more than --max_num_workers {most} lets be started"
+
+
+def _labels(options: dict[str, Any]) -> list[str]:
+    given = options.get("labels") or []
+    return [given] if isinstance(given, str) else list(map(str, given))
 
 
 def _elsewhere(options: dict[str, Any], region: str) -> Iterator[str]:

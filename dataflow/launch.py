@@ -10,23 +10,17 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gristmill.dataflow.buckets import bucket_findings
-from gristmill.dataflow.checks import option_problems, places_read, recipe_problems
 from gristmill.dataflow.cost import RunSizes, run_sizes, stage_costs
 from gristmill.dataflow.flags import OWN_FLAGS, add_flags
-from gristmill.dataflow.job_state import asks_dataflow
-from gristmill.dataflow.permissions import permission_findings
-from gristmill.dataflow.submit import DataflowExecutor, describe_job, pipeline_options
+from gristmill.dataflow.run_checks import check_run, refuse
+from gristmill.dataflow.submit import DataflowExecutor, describe_job
 from gristmill.dataflow.workers import Workers, choose_workers
 from gristmill.formats.errors import SettingsError
-from gristmill.formats.log import event, tell
-from gristmill.formats.recipe import read_recipe
+from gristmill.formats.log import tell
 from gristmill.formats.storage import write_bytes
 from gristmill.pipelines.beam_quiet import quiet
-from gristmill.pipelines.beam_runners import check_flags
-from gristmill.pipelines.lock_options import stale_after
 from gristmill.pipelines.stage_names import STAGES
-from gristmill.pipelines.workflow import Draft, PrepareOptions, draft_run, execute_draft
+from gristmill.pipelines.workflow import Draft, draft_run, execute_draft
 
 __all__ = ["add_arguments", "run"]
 
@@ -47,38 +41,19 @@ def run(arguments: argparse.Namespace, beam_flags: list[str]) -> int:
     began = time.monotonic()
     if (arguments.recipe is None) == (arguments.recipe_option is None):
         raise SettingsError("name one recipe: `gristmill launch RECIPE …`, or --recipe=RECIPE")
-    check_flags(beam_flags, command="launch", own=OWN_FLAGS)
-    given = pipeline_options(beam_flags).get_all_options()
-    recipe = read_recipe(arguments.recipe or arguments.recipe_option, output=arguments.output)
-    _refuse([*option_problems(given), *recipe_problems(recipe)])
-    options = PrepareOptions(
-        first=arguments.first,
-        last=arguments.last,
-        source=arguments.source,
-        runner="DataflowRunner",
-        flags=tuple(beam_flags),
-        verbose=arguments.verbose,
-        force=arguments.force,
-        stale_after=stale_after(arguments.stale_after),
-        ask=asks_dataflow(beam_flags),
-    )
-    places = [recipe.output, given["temp_location"], given["staging_location"] or given["temp_location"]]
-    found = bucket_findings(places, places_read(recipe), project=given["project"], region=given["region"])
-    found += permission_findings(project=given["project"], service_account=given["service_account_email"])
-    for finding in found:
-        _say(f"{finding.level}: {finding.message}")
-    _refuse([finding.message for finding in found if finding.level == "problem"])
-
+    path, submits = arguments.recipe or arguments.recipe_option, not arguments.dry_run
+    checked = check_run(path, arguments, beam_flags, command="launch", own=OWN_FLAGS, submits=submits)
+    recipe, options = checked.recipe, checked.options
     draft = draft_run(recipe, options)
     stages = draft.unfinished() if not options.force else draft.wanted[draft.wanted.index(options.first) :]
     sizes = run_sizes(draft)
-    _refuse(list(sizes.problems))
+    refuse(list(sizes.problems))
     workers = choose_workers(sizes, stages, beam_flags, corpus=recipe.name)
     for line in _summary(draft, stages, sizes, workers):
         tell(line, "estimate")
     flags = (*beam_flags, *workers.flags)
     if arguments.dry_run:
-        _dry_run(draft, stages, flags, workers, given)
+        _dry_run(draft, stages, flags, workers, checked.given)
         return 0
     executor = DataflowExecutor(flags, workers.min_ram_bytes, wait=arguments.wait)
     if not execute_draft(draft, options, executor, began=began).stages:
@@ -125,15 +100,3 @@ def _summary(draft: Draft, stages: Sequence[str], sizes: RunSizes, workers: Work
         yield f"  {stage} asks for {need / (1 << 30):,.1f} GiB, where the service places steps by memory"
     for warning in workers.warnings:
         yield f"warning: {warning}"
-
-
-def _refuse(problems: Sequence[str]) -> None:
-    """Stops the launch where there is a reason to, with all of the reasons."""
-    if problems:
-        count = "1 reason" if len(problems) == 1 else f"{len(problems)} reasons"
-        lines = "\n".join(f"  - {problem}" for problem in problems)
-        raise SettingsError(f"not launched, for {count}\n{lines}")
-
-
-def _say(text: str) -> None:
-    event("finding", text)

@@ -10,7 +10,7 @@ from typing import Any
 from gristmill.dataflow.buckets import Finding, first_line
 from gristmill.formats.errors import MissingExtraError
 
-__all__ = ["permission_findings"]
+__all__ = ["credentials_finding", "find_credentials", "permission_findings"]
 
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _PATIENCE_SECONDS = 15
@@ -18,10 +18,43 @@ _JOBS = ("dataflow.jobs.create", "dataflow.jobs.get")
 _ACT_AS = ("iam.serviceAccounts.actAs",)
 
 
-def permission_findings(*, project: str, service_account: str | None) -> list[Finding]:
+def find_credentials() -> tuple[Any, str]:
+    """The user's credentials by Google's own chain, None where there are none, and why there are none.
+
+    Google's library looks for those of a machine on Google Cloud last, for some seconds (`GCE_METADATA_TIMEOUT`).
+
+    Raises:
+        MissingExtraError: the library that looks is not installed.
+    """
+    try:
+        import google.auth
+        from google.auth.exceptions import GoogleAuthError
+    except ImportError as error:
+        raise MissingExtraError("google-auth", "dataflow", "gristmill launch") from error
+    try:
+        return google.auth.default(scopes=_SCOPES)[0], ""
+    except (GoogleAuthError, OSError, ValueError) as error:
+        return None, first_line(error) or type(error).__name__
+
+
+def credentials_finding(lacks: str, *, submits: bool) -> Finding:
+    """What it means that there are no credentials.
+
+    Args:
+        lacks: why there are none.
+        submits: whether a job is to be submitted with them.
+    """
+    remedy = "run `gcloud auth application-default login`, or have GOOGLE_APPLICATION_CREDENTIALS name a key"
+    if submits:
+        return Finding("problem", f"no credentials of Google Cloud: {lacks.rstrip('.')}; {remedy}")
+    return Finding("note", f"buckets and permissions were not looked at, for want of credentials; {remedy}")
+
+
+def permission_findings(credentials: Any, *, project: str, service_account: str | None) -> list[Finding]:
     """Asks about the permissions that a launch needs beside those in buckets.
 
     Args:
+        credentials: the user's.
         project: the project that pays.
         service_account: address of the account that workers run as; None leaves it to the service.
 
@@ -29,15 +62,10 @@ def permission_findings(*, project: str, service_account: str | None) -> list[Fi
         MissingExtraError: the library that asks is not installed.
     """
     try:
-        import google.auth
         from google.auth.exceptions import GoogleAuthError
         from google.auth.transport.requests import AuthorizedSession
     except ImportError as error:
         raise MissingExtraError("google-auth", "dataflow", "gristmill launch") from error
-    try:
-        credentials, _ = google.auth.default(scopes=_SCOPES)
-    except (GoogleAuthError, OSError):
-        return []  # as the look at the buckets says already
     asked: list[tuple[str, str, tuple[str, ...]]] = [
         (f"project {project}", _address("cloudresourcemanager", f"v1/projects/{project}"), _JOBS)
     ]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gristmill.dataflow.rules import LABEL, LABEL_RULE
 from gristmill.formats.errors import SettingsError
 
 __all__ = ["ENVIRONMENT_FLAGS", "EnvironmentFlag", "read_words", "run_environment"]
@@ -59,7 +60,6 @@ ENVIRONMENT_FLAGS = (
 """The options, with Beam's names."""
 
 _BY_NAME = {flag.name: flag for flag in ENVIRONMENT_FLAGS}
-_LABEL = re.compile(r"([a-z][a-z0-9_-]{0,62})=([a-z0-9_-]{0,63})")
 _JINJA = re.compile(r"\{[{%#]")
 
 
@@ -113,9 +113,9 @@ def run_environment(given: Sequence[tuple[str, str]], labels: dict[str, str]) ->
         if flag.kind == "list":
             environment.setdefault(flag.field, []).append(value)
         elif flag.kind == "labels":
-            match = _LABEL.fullmatch(value)
+            match = LABEL.fullmatch(value)
             if match is None:
-                raise SettingsError(f"{name} {value}: is no KEY=VALUE of lower case letters, digits, _ and -")
+                raise SettingsError(f"{name} {value}: {LABEL_RULE}")
             own[match[1]] = match[2]
         else:
             environment[flag.field] = read[flag.kind](flag, value)

@@ -43,6 +43,7 @@ _SERVED = {  # by runner that works through a server, what to do where there is 
 }
 _NEAR = 0.7  # share of letters that two options have in common for one to be suggested
 _CLOSED = "Channel closed prematurely"  # all that Beam says of a worker process that ended
+_DRY = "--dry_run"  # which Beam has for its own tests, and no runner but Dataflow's heeds
 _WORKER = "gristmill.pipelines.beam_worker"
 
 
@@ -55,6 +56,7 @@ def run_beam(
     write_manifest: bool,
     verbose: bool = False,
     workers: int | None = None,
+    submitted: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs stages on a Beam runner and waits for the end.
 
@@ -66,6 +68,7 @@ def run_beam(
         write_manifest: whether to finish the corpus behind them.
         verbose: whether Beam's own log is shown.
         workers: processes of a Dask cluster that is started for the run; None is one per core.
+        submitted: called when the runner has taken the job, before its end is waited for.
 
     Raises:
         SettingsError: Beam knows no such runner or option.
@@ -78,7 +81,7 @@ def run_beam(
     def build(pipeline: Any) -> None:
         build_pipeline(pipeline, job, stages, write_manifest=write_manifest)
 
-    run_pipeline(build, runner, flags, verbose=verbose, workers=workers)
+    run_pipeline(build, runner, flags, verbose=verbose, workers=workers, submitted=submitted)
 
 
 def run_pipeline(
@@ -88,6 +91,7 @@ def run_pipeline(
     *,
     verbose: bool = False,
     workers: int | None = None,
+    submitted: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs a pipeline on a Beam runner and waits for the end.
 
@@ -97,6 +101,7 @@ def run_pipeline(
         flags: Beam's pipeline options as on a command line.
         verbose: whether Beam's own log is shown.
         workers: processes of a Dask cluster that is started for the run; None is one per core.
+        submitted: called when the runner has taken the job, before its end is waited for.
 
     Raises:
         SettingsError: Beam knows no such runner or option.
@@ -115,7 +120,9 @@ def run_pipeline(
         build(pipeline)
         try:
             with watched_workers():
-                _start(pipeline, runner).wait_until_finish()
+                result = _start(pipeline, runner)
+                submitted()
+                result.wait_until_finish()
         except Exception as error:  # whatever class a runner wraps a worker's error in
             if _interrupted(error):
                 raise KeyboardInterrupt from error
@@ -192,9 +199,11 @@ def check_flags(flags: Sequence[str], *, command: str = "prepare", own: Sequence
         waiting += declaring.__subclasses__()
         if "_add_argparse_args" in vars(declaring):
             declaring._add_argparse_args(parser)  # noqa: SLF001 - Beam offers no other list of its options
-    known = sorted({name for action in parser._actions for name in action.option_strings})  # noqa: SLF001 - as above
+    known = sorted({name for action in parser._actions for name in action.option_strings} - {_DRY})  # noqa: SLF001 - as above
     for flag in flags:
         name = flag.split("=", 1)[0]
+        if name.replace("-", "_") == _DRY.replace("-", "_"):
+            raise SettingsError(f"{name}: only a launch can be tried dry; use `gristmill launch RECIPE … --dry-run`")
         if name.startswith("-") and name not in known:
             close = difflib.get_close_matches(name.lstrip("-"), _bare([*own, *known]), n=1, cutoff=_NEAR)
             hint = f"; did you mean --{close[0]}?" if close else ""

@@ -8,7 +8,11 @@ from gristmill.pipelines.lock_options import add_lock_arguments, stale_after
 from gristmill.pipelines.stage_names import STAGES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gristmill.formats.recipe import Recipe
     from gristmill.pipelines.lock_record import AskService
+    from gristmill.pipelines.runners import Executor, RunnerChoice
 
 __all__ = ["add_arguments", "run"]
 
@@ -35,13 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
-def run(arguments: argparse.Namespace, beam_flags: list[str], ask: "AskService | None" = None) -> int:
+def run(
+    arguments: argparse.Namespace,
+    beam_flags: list[str],
+    ask: "AskService | None" = None,
+    on_dataflow: "Callable[..., tuple[Recipe, Callable[[RunnerChoice], Executor]]] | None" = None,
+) -> int:
     """Prepares the corpus; returns the exit code.
 
     Args:
         arguments: as parsed.
         beam_flags: what goes to Beam.
         ask: asks the service of another run's job whether it goes on.
+        on_dataflow: checks a run on Dataflow; gives its recipe and what makes its executor.
 
     Raises:
         MissingExtraError: a library that the extra `prepare` brings is not installed.
@@ -49,12 +59,16 @@ def run(arguments: argparse.Namespace, beam_flags: list[str], ask: "AskService |
     """
     try:
         from gristmill.formats.recipe import read_recipe
+        from gristmill.pipelines.runners import Executor, is_dataflow
         from gristmill.pipelines.workflow import PrepareOptions, prepare
     except ImportError as error:
         if error.name is None or error.name.startswith("gristmill"):
             raise
         raise MissingExtraError(error.name, "prepare", "gristmill prepare") from error
-    recipe = read_recipe(arguments.recipe, output=arguments.output)
+    if on_dataflow is not None and is_dataflow(arguments.runner):
+        recipe, executor = on_dataflow(arguments, beam_flags)
+    else:
+        recipe, executor = read_recipe(arguments.recipe, output=arguments.output), Executor
     options = PrepareOptions(
         first=arguments.first,
         last=arguments.last,
@@ -67,6 +81,7 @@ def run(arguments: argparse.Namespace, beam_flags: list[str], ask: "AskService |
         force=arguments.force,
         stale_after=stale_after(arguments.stale_after),
         ask=ask,
+        executor=executor,
     )
     prepare(recipe, options)
     return 0

@@ -50,7 +50,7 @@ class Holder:
         machine: start of the machine's kernel and the namespace in which `process` counts; empty likewise.
         started: when the run began, UTC.
         runner: what executes it, in words.
-        outlives: whether its workers go on when the launching process ends.
+        outlives: whether its workers go on when the launching process ends; False until a service has its job.
         job: id of the service's job; empty while there is none.
         page: where the job may be watched.
         project: project of the job.

@@ -17,7 +17,7 @@ from typing import IO, Any
 from fsspec.asyn import AsyncFileSystem
 
 from gristmill.formats.attempt import is_temporary_name
-from gristmill.formats.errors import CorpusError, GristmillError, SettingsError, StorageError
+from gristmill.formats.errors import CorpusError, SettingsError, StorageError
 from gristmill.formats.exclusive import create_bytes, modified_seconds
 from gristmill.formats.receipts import STAGES_FOLDER
 from gristmill.formats.storage import (
@@ -62,8 +62,8 @@ def working_on(
 ) -> Iterator[str]:
     """Makes the corpus's folder, keeps other runs off it, and removes what an earlier run left half written.
 
-    The hold ends with the block, but for a run that outlives its launcher (see `Holder`): that one ends it itself, with
-    `release`; here it ends only when the block raises an error of ours, as when a service refuses the job.
+    The hold ends with the block, however that ends, but for a run that outlives its launcher (see `Holder`): that one
+    ends it itself, with `release`. Until a service has taken its job, no run outlives its launcher.
 
     Args:
         corpus: folder or URL.
@@ -95,11 +95,9 @@ def working_on(
             with renewing(corpus, own.run):
                 _clear(corpus)
                 yield own.run
-        except GristmillError:
-            release(corpus, own.run)
-            raise
         except BaseException:
-            _release_unless_outlived(corpus, own.run)
+            with contextlib.suppress(StorageError):  # what stopped the run is what is to be told
+                _release_unless_outlived(corpus, own.run)
             raise
         _release_unless_outlived(corpus, own.run)
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from gristmill.formats.errors import MissingExtraError, SettingsError
+from gristmill.formats.errors import GristmillError, MissingExtraError, SettingsError
 from gristmill.pipelines.item_pool import ItemPool, usable_cores
 from gristmill.pipelines.job import Job
 from gristmill.pipelines.job_server import ANSWER_SECONDS, EMBEDDED, require_docker, require_job_server
+from gristmill.pipelines.lock_record import update_holder
 
 __all__ = [
     "AUTO",
@@ -26,7 +27,9 @@ __all__ = [
     "DASK",
     "DASK_FLAG",
     "Executor",
+    "flag_value",
     "is_dask",
+    "is_dataflow",
     "LOOP",
     "LOOP_BYTES",
     "RunnerChoice",
@@ -61,6 +64,9 @@ _SERVED = ("PortableRunner", "FlinkRunner", "SparkRunner", "PrismRunner")
 """Runners that hand a job to a server, which an option may name."""
 
 _DOCKER = ("DOCKER", "beam:env:docker:v1")
+
+_HANDING_OVER = ("DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", DASK)
+"""Runners of jobs elsewhere that come back when the job is taken; another one's job may be at work before it does."""
 
 _DASK_ELSEWHERE = ("dask_client_address", "dask_scheduler_file")
 
@@ -126,14 +132,14 @@ def check_servers(name: str, flags: Sequence[str], say: Callable[[str], object] 
     Raises:
         SettingsError: the server or Docker is missing.
     """
-    runner, endpoint = name.rsplit(".", 1)[-1], _value(flags, "job_endpoint")
+    runner, endpoint = name.rsplit(".", 1)[-1], flag_value(flags, "job_endpoint")
     if runner not in _SERVED or not endpoint:
         return
     if endpoint != EMBEDDED:
-        patience = _value(flags, "job_server_timeout") or ""
+        patience = flag_value(flags, "job_server_timeout") or ""
         seconds = float(patience) if patience.isdecimal() else ANSWER_SECONDS
         require_job_server(runner, endpoint, seconds=min(seconds, ANSWER_SECONDS), say=say)
-    elif (_value(flags, "environment_type") or _DOCKER[0]) in _DOCKER:
+    elif (flag_value(flags, "environment_type") or _DOCKER[0]) in _DOCKER:
         require_docker(runner)
 
 
@@ -170,11 +176,11 @@ def choose_runner(
         )
     if name not in {AUTO, "FnApiRunner"}:
         return RunnerChoice(runner=name, flags=tuple(flags), engine_threads=1, says=f"Beam's {name}")
-    given = _value(flags, "direct_num_workers") or "1"
+    given = flag_value(flags, "direct_num_workers") or "1"
     if not given.isdecimal():
         raise SettingsError(f"--direct_num_workers={given}: it must be a number of workers, 0 for one per core")
     count = int(given) or usable_cores()
-    mode = _value(flags, "direct_running_mode") or "in_memory"
+    mode = flag_value(flags, "direct_running_mode") or "in_memory"
     says = f"Beam's FnApiRunner, {count} worker{'s' if count > 1 else ''} ({mode})"
     return RunnerChoice(runner="FnApiRunner", flags=tuple(flags), engine_threads=1, says=says)
 
@@ -200,8 +206,13 @@ def is_dask(name: str) -> bool:
     return name.rsplit(".", 1)[-1] == DASK
 
 
+def is_dataflow(name: str) -> bool:
+    """Whether a runner's name, in whatever form Beam takes it, is that of Beam's for Google Cloud Dataflow."""
+    return name.rsplit(".", 1)[-1].lower() in {"dataflow", "dataflowrunner"}
+
+
 def _dask(flags: Sequence[str], splits: int, max_workers: int | None) -> RunnerChoice:
-    where = _value(flags, "dask_client_address") or _value(flags, "dask_scheduler_file")
+    where = flag_value(flags, "dask_client_address") or flag_value(flags, "dask_scheduler_file")
     if where is not None:
         if max_workers is not None:
             raise SettingsError(
@@ -214,7 +225,7 @@ def _dask(flags: Sequence[str], splits: int, max_workers: int | None) -> RunnerC
     return RunnerChoice(runner=DASK, flags=tuple(flags), engine_threads=1, workers=workers, says=says)
 
 
-def _value(flags: Sequence[str], option: str) -> str | None:
+def flag_value(flags: Sequence[str], option: str) -> str | None:
     """Value of a Beam option, written as one word or two; None when it is not given."""
     for place, flag in enumerate(flags):
         if flag.startswith(f"--{option}="):
@@ -262,8 +273,8 @@ class Executor:
     def outlives(self) -> bool:
         """Whether the work goes on when the launching process ends."""
         runner, flags = self._choice.runner.rsplit(".", 1)[-1], self._choice.flags
-        embedded = runner == "PortableRunner" and _value(flags, "job_endpoint") == EMBEDDED
-        own = runner == "DaskRunner" and not any(_value(flags, name) for name in _DASK_ELSEWHERE)
+        embedded = runner == "PortableRunner" and flag_value(flags, "job_endpoint") == EMBEDDED
+        own = runner == "DaskRunner" and not any(flag_value(flags, name) for name in _DASK_ELSEWHERE)
         return runner not in _OF_THIS_PROCESS and not embedded and not own
 
     @property
@@ -294,12 +305,32 @@ class Executor:
             raise MissingExtraError("apache-beam", "prepare", f"--runner {choice.runner}")
         from gristmill.pipelines.beam_runners import run_beam
 
-        run_beam(
-            job,
-            stages,
-            choice.runner,
-            choice.flags,
-            write_manifest=write_manifest,
-            verbose=verbose,
-            workers=choice.workers,
-        )
+        taken = []
+
+        def submitted() -> None:
+            taken.append(True)
+            self._note(job, outlives=self.outlives)
+
+        if choice.runner.rsplit(".", 1)[-1] not in _HANDING_OVER:
+            self._note(job, outlives=self.outlives)
+        try:
+            run_beam(
+                job,
+                stages,
+                choice.runner,
+                choice.flags,
+                write_manifest=write_manifest,
+                verbose=verbose,
+                workers=choice.workers,
+                submitted=submitted,
+            )
+        except Exception as error:
+            if isinstance(error, GristmillError) or not taken:  # a worker's error, or the job was not taken
+                self._note(job, outlives=False)
+            raise
+        self._note(job, outlives=False)
+
+    def _note(self, job: Job, *, outlives: bool) -> None:
+        """Has the record of the run say whether its workers would go on without this process."""
+        if self.outlives:
+            update_holder(job.corpus, job.run, outlives=outlives)

@@ -27,13 +27,13 @@ from gristmill.pipelines.index import plan_index
 from gristmill.pipelines.job import Job, make_job
 from gristmill.pipelines.limits import limited_plan, source_limits
 from gristmill.pipelines.lock_options import STALE_SECONDS
-from gristmill.pipelines.lock_record import AskService, update_holder
+from gristmill.pipelines.lock_record import AskService
 from gristmill.pipelines.plan import Plan, plan_run, write_plan
 from gristmill.pipelines.progress import Progress
 from gristmill.pipelines.read import read_split
 from gristmill.pipelines.records import RecordAccount
 from gristmill.pipelines.run_lock import working_on
-from gristmill.pipelines.runners import Executor, check_runner, choose_runner
+from gristmill.pipelines.runners import Executor, RunnerChoice, check_runner, choose_runner
 from gristmill.pipelines.stage_graph import needs_tokenizer, stage_named
 from gristmill.pipelines.stage_names import STAGES
 from gristmill.pipelines.stages import valid_stage
@@ -44,7 +44,7 @@ from gristmill.tokenize.engine import Engine, choose_engine, set_engine_threads
 from gristmill.tokenize.load import resolve_tokenizer
 from gristmill.tokenize.resolved import ResolvedTokenizer, write_resolved
 
-__all__ = ["Draft", "draft_run", "execute_draft", "prepare", "PrepareOptions", "PrepareResult"]
+__all__ = ["check_options", "Draft", "draft_run", "execute_draft", "prepare", "PrepareOptions", "PrepareResult"]
 
 _SAMPLE_DOCUMENTS = 64
 _SAMPLE_CHARS = 20_000
@@ -66,6 +66,7 @@ class PrepareOptions:
         force: whether to do the stages again from `first` on, although they are finished.
         stale_after: seconds of silence after which another run on the output counts as gone.
         ask: asks the service of such a run's job whether it goes on.
+        executor: makes what executes the run as chosen.
     """
 
     first: str = STAGES[0]
@@ -79,6 +80,7 @@ class PrepareOptions:
     force: bool = False
     stale_after: float = STALE_SECONDS
     ask: AskService | None = None
+    executor: Callable[[RunnerChoice], Executor] = Executor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +146,7 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
     options = options or PrepareOptions()
     began = time.monotonic()
     say = _silent if options.quiet else _say
-    _source_number(recipe, options.source)
-    wanted = _wanted_stages(recipe, options)
+    wanted = check_options(recipe, options)
     check_runner(options.runner, options.flags, say)
     _check_output(recipe.output)
     recipe = pin_recipe(recipe)
@@ -164,8 +165,18 @@ def prepare(recipe: Recipe, options: PrepareOptions | None = None) -> PrepareRes
         input_bytes=plan.input_bytes,
         splits=splits,
     )
-    with Executor(choice) as executor:
+    with options.executor(choice) as executor:
         return execute_draft(_draft(recipe, plan, options, wanted), options, executor, began=began)
+
+
+def check_options(recipe: Recipe, options: PrepareOptions) -> list[str]:
+    """The stages up to the last one wanted, where stages and source are such as the recipe has.
+
+    Raises:
+        SettingsError: they are not.
+    """
+    _source_number(recipe, options.source)
+    return _wanted_stages(recipe, options)
 
 
 def draft_run(recipe: Recipe, options: PrepareOptions, *, writes: bool = True) -> Draft:
@@ -181,8 +192,7 @@ def draft_run(recipe: Recipe, options: PrepareOptions, *, writes: bool = True) -
         DataError: the sample of an input cannot be read.
         StorageError: a file cannot be listed or read.
     """
-    _source_number(recipe, options.source)
-    wanted = _wanted_stages(recipe, options)
+    wanted = check_options(recipe, options)
     _check_output(recipe.output, writes=writes)
     recipe = pin_recipe(recipe)
     prime_cleaning(recipe)
@@ -242,13 +252,13 @@ def execute_draft(draft: Draft, options: PrepareOptions, executor: Executor, *, 
         job = replace(job, encodes_early=_encodes_early(todo, engine))
         engine_says = f"; ids by {engine.name} {engine.version}" if engine else ""
         say(f"stages {', '.join(todo)} on {executor.says}{engine_says}", "run", stages=list(todo), runner=executor.says)
-        if executor.outlives:
-            update_holder(job.corpus, run, outlives=True)
         watched = not options.quiet and executor.waits and not executor.tells
         with Progress(job, plan, todo) if watched else contextlib.nullcontext():
             executor.execute(job, todo, write_manifest=complete, verbose=options.verbose)
         if not executor.waits:
             return PrepareResult(corpus=job.corpus, stages=tuple(todo), finished=False)
+        if executor.outlives:
+            _require_done(job, todo, executor.says, complete=complete)
         if before:
             close_again(job, todo, before, say)
         seconds = time.monotonic() - began
@@ -360,6 +370,20 @@ def _sample(recipe: Recipe, plan: Plan) -> list[str]:
         if batch is not None:
             texts += [text[:_SAMPLE_CHARS] for text in batch.texts[:_SAMPLE_DOCUMENTS]]
     return texts
+
+
+def _require_done(job: Job, stages: Sequence[str], runner: str, *, complete: bool) -> None:
+    """Refuses to call a run done whose workers were elsewhere and left nothing here."""
+    lacking = None
+    if complete:
+        lacking = None if exists(job.path(MANIFEST_NAME)) else f"no {MANIFEST_NAME}"
+    elif job.source is None and valid_stage(job, stages[-1]) is None:
+        lacking = f"no receipt of stage {stages[-1]}"
+    if lacking is not None:
+        raise CorpusError(
+            f"{job.corpus}: {runner} says that the job is done, but there is {lacking}; its workers must write to the "
+            "place that is named here, so look into their log, then run again"
+        )
 
 
 def _report(job: Job, plan: Plan, runner: str, stages: Sequence[str], seconds: float) -> None:

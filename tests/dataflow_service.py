@@ -1,6 +1,7 @@
 """A Dataflow of one's own: the REST calls that a batch launch makes, answered on a free port of this machine.
 
-It answers questions about permissions too. A job that is created is done at the next question, and nothing is run.
+It answers questions about permissions too. A job that is created is done at the next question and nothing is run,
+unless something is given that works on jobs.
 Beside it, a token endpoint and the key of a service account that exists nowhere: with them Google's default chain of
 credentials takes the way it takes everywhere, and no library asks for a machine's own identity.
 """
@@ -9,7 +10,8 @@ import http.server
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ class Service:
         authorised: what the requests to create a job were signed with.
         lacks: permissions that nobody has.
         metrics: what the workers of any job counted so far.
+        work: works on a job that was sent; the job goes on until it returns, and fails when it raises.
     """
 
     def __init__(self) -> None:
@@ -40,20 +43,31 @@ class Service:
         self.refuses = ""
         self.lacks: set[str] = set()
         self.metrics: list[dict[str, Any]] = []
+        self.work: Callable[[dict[str, Any]], object] | None = None
+        self._working: dict[int, Future[object]] = {}
+        self._workers = ThreadPoolExecutor()
 
     def create(self, job: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Takes a job."""
         if self.refuses:
             return 403, {"error": {"code": 403, "message": self.refuses, "status": "PERMISSION_DENIED"}}
         self.jobs.append(job)
-        return 200, self._answer(len(self.jobs) - 1, "JOB_STATE_PENDING")
+        number = len(self.jobs) - 1
+        if self.work is not None:
+            self._working[number] = self._workers.submit(self.work, job)
+        return 200, self._answer(number, "JOB_STATE_PENDING")
 
     def get(self, job_id: str) -> tuple[int, dict[str, Any]]:
         """Tells of a job."""
         number = int(job_id.removeprefix("job-"))
         if number >= len(self.jobs):
             return 404, {"error": {"code": 404, "message": f"no job {job_id}", "status": "NOT_FOUND"}}
-        return 200, self._answer(number, self.state)
+        working = self._working.get(number)
+        if working is None:
+            return 200, self._answer(number, self.state)
+        if not working.done():
+            return 200, self._answer(number, "JOB_STATE_RUNNING")
+        return 200, self._answer(number, self.state if working.exception() is None else "JOB_STATE_FAILED")
 
     def _answer(self, number: int, state: str) -> dict[str, Any]:
         job = self.jobs[number]

@@ -38,7 +38,18 @@ def _prepare(parser: _Parser, words: list[str]) -> int:
     command.add_arguments(parser)
     arguments, beam_flags = parser.parse_known_args(words)
     gc.freeze()  # the modules stay: looking through them again and again costs more than the garbage of a run
-    return command.run(arguments, beam_flags, _ask_dataflow(beam_flags))
+    return command.run(arguments, beam_flags, _ask_dataflow(beam_flags), _on_dataflow)
+
+
+def _on_dataflow(arguments: argparse.Namespace, beam_flags: Sequence[str]) -> Any:
+    """Checks a run for Dataflow, and gives what executes it; the room that does is loaded for such a run."""
+    try:
+        from gristmill.dataflow.prepare import checked_executor
+    except ImportError as error:
+        if error.name is None or error.name.startswith("gristmill"):
+            raise
+        raise MissingExtraError(error.name, "dataflow", "--runner DataflowRunner") from error
+    return checked_executor(arguments, beam_flags)
 
 
 def _ask_dataflow(beam_flags: list[str]) -> Any:
@@ -56,13 +67,13 @@ def _ask_dataflow(beam_flags: list[str]) -> Any:
 
 def _launch(parser: _Parser, words: list[str]) -> int:
     try:
-        from gristmill.dataflow import launch
+        from gristmill.dataflow import flags, launch
     except ImportError as error:
         if error.name is None or error.name.startswith("gristmill"):
             raise
         raise MissingExtraError(error.name, "dataflow", "gristmill launch") from error
     launch.add_arguments(parser)
-    arguments, beam_flags = parser.parse_known_args(words)
+    arguments, beam_flags = parser.parse_known_args(flags.plain_words(words))
     return launch.run(arguments, beam_flags)
 
 
@@ -249,7 +260,7 @@ def _answered(given: list[str], log: contextlib.ExitStack, started: list[tuple[s
     debug = "--debug" in given
     try:
         form, words = _log_format([word for word in given if word != "--debug"])
-        log.enter_context(logging_as(form, quiet="--quiet" in words))
+        log.enter_context(logging_as(form, quiet="--quiet" in words, traces=debug))
         return _run(words, started)
     except GristmillError as error:
         if debug and not logs_json():

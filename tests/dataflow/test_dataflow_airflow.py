@@ -210,6 +210,9 @@ def test_parameters_are_those_of_the_template_and_pass_its_patterns(
         assert (parameters["from"], parameters["to"]) == (name, name)
         assert parameters["recipe"] == RECIPE
         assert parameters["output"] == "gs://bucket/{{ there }}"
+        assert parameters["force"] == "false"
+    dag.params["force"].value = "true"  # as somebody does who starts a run by hand
+    assert rendered(dag.tasks["clean"].body, dag)["launchParameter"]["parameters"]["force"] == "true"
     patterns = {name: param.pattern for name, param in dag.params.items() if name in known}
     assert patterns == {name: known[name]["regexes"][0] for name in patterns}
     assert (rendered(task.project_id, dag), rendered(task.location, dag)) == ("test-project", "us-central1")

@@ -16,13 +16,20 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from gristmill import __version__
-from gristmill.dataflow.flags import FLAGS
+from gristmill.dataflow.flags import FLAGS, plain_words
 from gristmill.dataflow.launch import add_arguments
 from gristmill.dataflow.template import template_files
+from gristmill.pipelines.lock_options import LEAST_STALE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "dataflow" / "container"
 PINNED = re.compile(r"^([a-z0-9][a-z0-9.-]*)==(\S+) --hash=sha256:([0-9a-f]{64})$")
+LAUNCHER_ONLY = {
+    "--dry-run": "a template that leaves no job counts as failed",
+    "--wait": "the job begins when the template's launcher has ended",
+    "--verbose": "nobody watches a template's launcher; its log is kept by the service",
+}
+"""Options that no template offers, each for the reason that it has."""
 
 
 def locked() -> dict[str, Version]:
@@ -88,14 +95,48 @@ def parameters() -> list[dict[str, Any]]:
 def test_the_parameters_are_the_launchers_flags() -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    taken = {name for action in parser._actions for name in action.option_strings}
-    names = {f"--{entry['name']}" for entry in parameters()}
-    own = names - {"--sdk_container_image"}
-    assert own <= taken
-    elsewhere = {flag.name for flag in FLAGS if not flag.pattern}
-    assert {"--dry-run", "--wait", "--verbose"} <= elsewhere, "a template cannot watch or wait"
-    assert own == taken - elsewhere - {"--help", "-h"}
-    assert own == {flag.name for flag in FLAGS if flag.pattern}
+    taken = {name for action in parser._actions for name in action.option_strings} - {"--help", "-h"}
+    names = {entry["name"] for entry in parameters()}
+    assert names - {"sdk_container_image"} == {name[2:].replace("-", "_") for name in taken - set(LAUNCHER_ONLY)}
+    assert {flag.name: bool(flag.launcher_only) for flag in FLAGS} == {name: name in LAUNCHER_ONLY for name in taken}
+
+
+def test_the_launcher_takes_each_parameter_as_the_service_writes_it() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    given = {
+        "recipe": "gs://b/r.toml",
+        "output": "gs://bucket/out",
+        "from": "clean",
+        "to": "index",
+        "source": "web",
+        "force": "true",
+        "stale_after": "600",
+    }
+    assert set(given) == {entry["name"] for entry in parameters()} - {"sdk_container_image"}
+    words = plain_words([f"--{name}={value}" for name, value in given.items()])
+    arguments = vars(parser.parse_args(words))
+    assert arguments == {
+        "recipe": None,
+        "recipe_option": "gs://b/r.toml",
+        "output": "gs://bucket/out",
+        "first": "clean",
+        "last": "index",
+        "source": "web",
+        "force": True,
+        "stale_after": "600",
+        "dry_run": False,
+        "wait": False,
+        "verbose": False,
+    }
+    assert not parser.parse_args(plain_words(["--recipe=gs://b/r.toml", "--force=false"])).force
+
+
+@pytest.mark.parametrize("given", ["0", "12", "119", "120", "199", "999", "1000", "86400", "0300", "1e3", "-5"])
+def test_the_template_takes_the_seconds_that_the_launcher_takes(given: str) -> None:
+    (entry,) = (entry for entry in parameters() if entry["name"] == "stale_after")
+    plain = given.isdecimal() and not given.startswith("0")
+    assert bool(re.fullmatch(entry["regexes"][0], given)) is (plain and int(given) >= LEAST_STALE_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +147,8 @@ def test_the_parameters_are_the_launchers_flags() -> None:
         ("from", "tokenize", "tokenise"),
         ("to", "blend", "manifest"),
         ("source", "web-2.0", "-web"),
+        ("force", "true", "True"),
+        ("stale_after", "1800", "60"),
         ("sdk_container_image", "us-central1-docker.pkg.dev/p/r/gristmill:0.1.0", "gristmill"),
     ],
 )

@@ -9,9 +9,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from gristmill.cli import main
 from gristmill.dataflow.job_state import asks_dataflow
 from gristmill.pipelines.lock_record import Holder
 
@@ -79,19 +81,29 @@ def _service() -> ModuleType:
     return module
 
 
+def text(number: int) -> str:
+    """A document; every tenth is nearly the one before it, and some share their last paragraph with others."""
+    if number % 10 == 9:
+        return text(number - 1) + " again"
+    words = " ".join(f"w{(number * 7 + place * place) % 97}" for place in range(20 + number % 9))
+    shared = f"\nParagraph {number % 4}, which more than one document ends with."
+    return words + shared if number % 6 == 0 else words
+
+
 @pytest.fixture(scope="module")
 def cloud(store: Any, new_workshop: Any) -> Iterator[Any]:
     """A workshop whose recipe reads from the store and writes there, and a Dataflow to launch it on."""
     module, workshop = _service(), new_workshop()
-    lines = (json.dumps({"text": f"the quick fox {number % 70} " * (number % 9 + 1)}) for number in range(150))
-    store.put("in/a.jsonl", "\n".join(lines).encode())
+    store.put("in/a.jsonl", "\n".join(json.dumps({"text": text(number)}) for number in range(150)).encode())
     store.put("in/b.jsonl", b'{"text": "another source"}\n' * 3 + b'{"text": "of four lines"}')
     recipe = workshop.recipe(
-        {"id": "a", "files": [f"{store.url}/in/a.jsonl"], "weight": 0.7},
+        {"id": "a", "files": [f"{store.url}/in/a.jsonl"], "weight": 0.7, "materialize": True},
         {"id": "b", "files": [f"{store.url}/in/b.jsonl"], "weight": 0.3},
         name="Two.Sources",
         output=f"{store.url}/out",
-        shards={"target_tokens": 800},
+        shards={"target_tokens": 4000},
+        near_dedup={},
+        paragraph_dedup={"min_chars": 30},
         index={"sequence_length": 16, "samples": 40, "splits": "80,10,10"},
     )
     with module.running() as service:
@@ -132,7 +144,7 @@ def dry(cloud: Any) -> Any:
     path = cloud.workshop.folder / "dry.json"
     before = cloud.store.names("")
     cloud.service.lacks.add("iam.serviceAccounts.actAs")
-    done = cloud.launch(cloud.recipe, *PLACES, *GIVEN, "--dry-run", f"--dataflow_job_file={path}")
+    done = cloud.launch(cloud.recipe, *PLACES, *GIVEN, "--dry_run=True", f"--dataflow_job_file={path}")
     cloud.service.lacks.clear()
     assert done.returncode == 0, done.stderr
     assert cloud.store.names("") == before, "a dry run writes nothing"
@@ -150,7 +162,11 @@ def submitted(cloud: Any, dry: Any) -> Any:
         for name, step, count in COUNTED
         for tentative in ({}, {"tentative": "true"})  # the service gives each twice
     ]
-    done = cloud.launch(cloud.recipe, *PLACES, f"--dataflow_endpoint={cloud.service.address}", "--wait")
+    cloud.service.work = lambda job: replay(cloud, job)
+    try:
+        done = cloud.launch(cloud.recipe, *PLACES, f"--dataflow_endpoint={cloud.service.address}", "--wait")
+    finally:
+        cloud.service.work = None
     assert done.returncode == 0, done.stderr
     assert len(cloud.service.jobs) == 1
     return SimpleNamespace(said=done.stdout, told=done.stderr, job=cloud.service.jobs[0])
@@ -182,6 +198,18 @@ def held(cloud: Any, name: str) -> bytes:
     with urllib.request.urlopen(f"{cloud.store.address}/storage/v1/b/test-bucket/o/{name}?alt=media") as answer:
         data: bytes = answer.read()
         return data
+
+
+def replay(cloud: Any, job: dict[str, Any]) -> None:
+    """Runs the pipeline that a job names, with a worker process in place of those in containers."""
+    pipeline = cloud.workshop.folder / "pipeline.pb"
+    pipeline.write_bytes(staged(cloud, job))
+    subprocess.run(
+        [sys.executable, "-c", REPLAY, str(pipeline)],
+        env={**os.environ, **cloud.environment},
+        check=True,
+        timeout=300,
+    )
 
 
 def test_a_dry_run_prices_each_stage(dry: Any) -> None:
@@ -275,21 +303,15 @@ def test_the_staged_pipeline_has_every_step(cloud: Any, submitted: Any) -> None:
 
 
 def test_the_staged_pipeline_gives_the_corpus_of_this_machine(cloud: Any, submitted: Any, local: str) -> None:
-    assert "out/manifest.json" not in cloud.store.names("")
-    pipeline = cloud.workshop.folder / "pipeline.pb"
-    pipeline.write_bytes(staged(cloud, submitted.job))
-    done = subprocess.run(
-        [sys.executable, "-c", REPLAY, str(pipeline)],
-        env={**os.environ, **cloud.environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
     found = cloud.store.tree("out")
-    assert "manifest.json" in found
     assert found == cloud.store.tree(local)
+    manifest = json.loads(cloud.store.content("out/manifest.json"))
+    source = manifest["sources"][0]
+    assert source["dropped"]["near_duplicate"], "near duplicates were searched for"
+    assert source["counted"]["paragraphs.removed"], "paragraphs were searched for"
+    assert [name for name in found if name.startswith("raw/")], "the source was copied"
+    assert "done in " in submitted.told
+    assert not cloud.store.names("out/_stages/holder"), "the last step ended the run's hold"
 
 
 def test_a_template_of_a_finished_corpus_leaves_a_job_without_work(cloud: Any, local: str) -> None:
@@ -343,6 +365,82 @@ def test_another_launch_is_refused_while_the_job_goes_on(cloud: Any, monkeypatch
     assert asks_dataflow([*PLACES, "--dataflow_endpoint=http://localhost:1"])(holder) is None, "no answer"
 
 
+def launched(cloud: Any, patch: pytest.MonkeyPatch, run_pipeline: Callable[..., Any], output: str) -> int:
+    """Launches in this process, with something in place of what hands a pipeline over; gives the exit code."""
+    for name, value in cloud.environment.items():
+        patch.setenv(name, value)
+    patch.setattr("apache_beam.runners.dataflow.dataflow_runner.DataflowRunner.run_pipeline", run_pipeline)
+    return main(["launch", cloud.recipe, *PLACES, "--wait", "--to=clean", f"--output={output}"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (
+            ConnectionRefusedError(111, "Connection refused"),
+            1,
+            "no job was submitted: Dataflow at https://dataflow.googleapis.com, or the store that it is staged to, d",
+        ),
+        (
+            ValueError("Pipeline has validations errors: \nMissing required option: project."),
+            2,
+            "no job was submitted: Beam stopped with ValueError: Pipeline has validations errors: Missing required opt",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted; what is finished stays, and a rerun goes on from there"),
+    ],
+    ids=["no-answer", "invalid", "interrupted"],
+)
+def test_a_job_that_nobody_has_taken_holds_no_output(
+    cloud: Any,
+    bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    says: str,
+) -> None:
+    holders: list[Holder] = []
+
+    def refuse(*_: object, **__: object) -> None:
+        holders.append(Holder(**json.loads(cloud.store.content("unsent/_stages/holder"))))
+        raise error
+
+    assert launched(cloud, monkeypatch, refuse, f"{bucket}/unsent") == code
+    told = capsys.readouterr().err
+    assert told.splitlines()[-1].startswith(f"gristmill: {says}")
+    assert "Traceback" not in told
+    assert not holders[-1].outlives, "a launcher that is killed here is known as dead by its machine at once"
+    assert not cloud.store.names("unsent/_stages/holder")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_job_that_cannot_be_watched_keeps_its_output(
+    cloud: Any, bucket: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, ended: bool
+) -> None:
+    from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
+
+    class Sent:
+        def job_id(self) -> str:
+            return "job-99"
+
+        def wait_until_finish(self) -> None:
+            if ended:
+                raise DataflowRuntimeException("Dataflow pipeline failed. State: FAILED", self)
+            raise AssertionError("Job did not reach to a terminal state")
+
+    assert launched(cloud, monkeypatch, lambda *_, **__: Sent(), f"{bucket}/unwatched{ended}") == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    if ended:
+        assert last == "gristmill: job job-99 failed: Dataflow pipeline failed. State: FAILED"
+        assert not cloud.store.names(f"unwatched{ended}/_stages/holder")
+    else:
+        assert last.startswith(
+            "gristmill: job job-99 cannot be watched any more: Job did not reach to a terminal state;"
+        )
+        holder = Holder(**json.loads(cloud.store.content(f"unwatched{ended}/_stages/holder")))
+        assert (holder.job, holder.outlives) == ("job-99", True)
+
+
 def test_a_template_is_staged_without_asking_the_service(cloud: Any) -> None:
     before = len(cloud.service.jobs)
     template = f"{cloud.store.url}/templates/job"
@@ -358,10 +456,8 @@ def test_a_template_is_staged_without_asking_the_service(cloud: Any) -> None:
 
 def test_memory_is_asked_for_only_where_the_service_places_by_it(cloud: Any) -> None:
     path = cloud.workshop.folder / "prime.json"
-    near = cloud.workshop.folder / "near.toml"
-    near.write_text(Path(cloud.recipe).read_text("utf-8") + "near_dedup = {}\n", "utf-8")
     done = cloud.launch(
-        str(near),
+        cloud.recipe,
         *PLACES,
         f"--output={cloud.store.url}/prime",
         "--dataflow_service_options=enable_prime",
@@ -409,20 +505,41 @@ def test_what_is_far_from_the_workers_or_cannot_be_seen_is_told(cloud: Any) -> N
     assert "note: project test-project: permissions cannot be looked at from here: " in done.stderr
 
 
-def test_prepare_takes_the_same_options(cloud: Any) -> None:
+def test_prepare_takes_the_same_options_and_its_record_names_the_job(cloud: Any) -> None:
     before = len(cloud.service.jobs)
-    done = cloud.workshop.cli(
-        "prepare",
-        cloud.recipe,
-        "--runner=DataflowRunner",
-        *PLACES,
-        *("--sdk_location=container", "--no_save_main_session", "--max_num_workers=3"),
-        f"--dataflow_endpoint={cloud.service.address}",
-        f"--output={cloud.store.url}/prepared",
-        timeout=300,
-        **cloud.environment,
+    holders: list[Holder] = []
+
+    def wait_for_the_name(_: object) -> None:
+        patience = time.monotonic() + 60
+        while time.monotonic() < patience and not (holders and holders[-1].job):
+            holders.append(Holder(**json.loads(cloud.store.content("prepared/_stages/holder"))))
+            time.sleep(0.1)
+
+    cloud.service.work = wait_for_the_name
+    try:
+        done = cloud.workshop.cli(
+            "prepare",
+            cloud.recipe,
+            "--runner=DataflowRunner",
+            *PLACES,
+            *("--sdk_location=container", "--no_save_main_session", "--max_num_workers=3"),
+            f"--dataflow_endpoint={cloud.service.address}",
+            f"--output={cloud.store.url}/prepared",
+            timeout=300,
+            **cloud.environment,
+        )
+    finally:
+        cloud.service.work = None
+    page = f"https://console.cloud.google.com/dataflow/jobs/us-central1/job-{before}?project=test-project"
+    named = (holders[-1].job, holders[-1].page, holders[-1].project, holders[-1].region, holders[-1].outlives)
+    assert named == (f"job-{before}", page, "test-project", "us-central1", True)
+    assert f"job job-{before} {page}" in done.stderr.splitlines()
+    assert done.returncode == 1, "a job that is done has left a manifest"
+    assert done.stderr.splitlines()[-1].startswith(
+        f"gristmill: {cloud.store.url}/prepared: Google Cloud Dataflow says that the job is done, but there is no "
+        "manifest.json; "
     )
-    assert done.returncode == 0, done.stderr
+    assert not cloud.store.names("prepared/_stages/holder"), "the job has ended, so nothing holds the output"
     (job,) = cloud.service.jobs[before:]
     assert pool(job)["autoscalingSettings"]["maxNumWorkers"] == 3
     assert pool(job)["workerHarnessContainerImage"] == IMAGE

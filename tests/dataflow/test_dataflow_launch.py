@@ -1,6 +1,8 @@
 """What a launch refuses before it asks anyone, and how it chooses and prices; no part of Google's is needed."""
 
 import importlib.util
+import re
+import time
 from typing import Any
 
 import pytest
@@ -8,15 +10,18 @@ import pytest
 from gristmill.cli import main
 from gristmill.dataflow.checks import option_problems, recipe_problems
 from gristmill.dataflow.cost import RunSizes, stage_costs
+from gristmill.dataflow.flags import plain_words, template_metadata
+from gristmill.dataflow.template_environment import run_environment
 from gristmill.dataflow.workers import choose_workers, label_value
+from gristmill.formats.errors import SettingsError
 from gristmill.formats.recipe import parse_recipe
 
 GIB = 1 << 30
 ALL = ("download", "clean", "tokenize", "index", "blend")
 RIGHT = {
-    "project": "p",
+    "project": "my-project",
     "region": "us-central1",
-    "temp_location": "gs://b/t",
+    "temp_location": "gs://my-bucket/t",
     "sdk_container_image": "host/image:1",
 }
 
@@ -61,6 +66,19 @@ def chosen(*given: str, stages: tuple[str, ...] = ALL, **changes: Any) -> dict[s
         ),
         ({"worker_zone": "us-east1-b"}, "--worker_zone us-east1-b: lies outside --region us-central1"),
         ({"runner": "FlinkRunner"}, "--runner FlinkRunner: `gristmill launch` submits to Dataflow; use"),
+        ({"project": "4711"}, "--project 4711: is no project's id, such as my-project; its number or title will"),
+        ({"project": "My Project"}, "--project My Project: is no project's id"),
+        ({"region": "mars-central1"}, "--region mars-central1: is no region's name, such as us-central1; a zone is"),
+        ({"region": "us-middle1"}, "--region us-middle1: is no region's name"),
+        ({"job_name": "Web"}, "--job_name Web: is no job's name: lower case letters, digits and -, a letter first"),
+        ({"job_name": "web-"}, "--job_name web-: is no job's name"),
+        ({"sdk_container_image": "gristmill"}, "--sdk_container_image gristmill: is no image's address with its tag"),
+        ({"sdk_container_image": "host/image"}, "--sdk_container_image host/image: is no image's address with its tag"),
+        ({"labels": ["team=x", "Team=X"]}, "--labels Team=X: is no KEY=VALUE of lower case letters, digits, _ and -"),
+        ({"labels": ["team"]}, "--labels team: is no KEY=VALUE of lower case letters"),
+        ({"max_num_workers": -3}, "--max_num_workers -3: at least 1 is needed; leave it out to have it chosen"),
+        ({"num_workers": 0}, "--num_workers 0: at least 1 is needed"),
+        ({"num_workers": 9, "max_num_workers": 7}, "--num_workers 9: more than --max_num_workers 7 lets be started"),
     ],
 )
 def test_each_wrong_option_is_a_problem_of_its_own(change: dict[str, Any], says: str) -> None:
@@ -69,6 +87,10 @@ def test_each_wrong_option_is_a_problem_of_its_own(change: dict[str, Any], says:
         "dataflow_kms_key": "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k",
         "service_account_email": "workers@p.iam.gserviceaccount.com",
         "worker_zone": "us-central1-b",
+        "job_name": "web-2",
+        "labels": ["team=data", "empty="],
+        "num_workers": 7,
+        "max_num_workers": 7,
     }
     assert option_problems({**RIGHT, **here}) == []
     (problem,) = option_problems({**RIGHT, **change})
@@ -89,12 +111,61 @@ def test_files_of_this_machine_are_refused_wherever_a_recipe_names_them(workshop
     assert problem.startswith(f"output {workshop.folder / 'out'}: workers need a folder on gs://")
 
 
+@pytest.mark.parametrize(
+    "region",
+    [
+        *("us-central1", "us-east5", "europe-west12", "europe-southwest1", "northamerica-northeast2", "me-central2"),
+        *("southamerica-west1", "africa-south1", "asia-northeast3", "australia-southeast2", "us-south1"),
+    ],
+)
+def test_regions_of_the_service_are_taken(region: str) -> None:
+    assert option_problems({**RIGHT, "region": region}) == []
+
+
+def test_the_forms_are_those_of_template_and_dag() -> None:
+    metadata: Any = template_metadata()
+    (image,) = (entry for entry in metadata["parameters"] if entry["name"] == "sdk_container_image")
+    for form in ("gristmill", "host/image", "host/image:1", f"host:5/a/b@sha256:{'0' * 64}", "HOST/image:1"):
+        refused = bool(option_problems({**RIGHT, "sdk_container_image": form}))
+        assert refused is not bool(re.fullmatch(image["regexes"][0], form)), form
+    for label in ("Team=X", "team=x", "team", "team=X y", "1=x", "team="):
+        refused = bool(option_problems({**RIGHT, "labels": [label]}))
+        try:
+            assert run_environment([("--labels", label)], {})
+        except SettingsError:
+            assert refused, label
+        else:
+            assert not refused, label
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        (["--dry-run"], ["--dry-run"]),
+        (["--dry_run"], ["--dry-run"]),
+        (["--dry_run=True", "--wait"], ["--dry-run", "--wait"]),
+        (["--dry_run", "True", "r.toml"], ["--dry-run", "r.toml"]),
+        (["--dry_run=False", "r.toml"], ["r.toml"]),
+        (["--force=true", "--wait=false", "--region=x"], ["--force", "--region=x"]),
+        (["--dry_run", "r.toml"], ["--dry-run", "r.toml"]),
+        (["--stale_after=200", "--save_main_session"], ["--stale-after=200", "--save_main_session"]),
+    ],
+)
+def test_switches_are_read_as_beam_and_templates_write_them(given: list[str], plain: list[str]) -> None:
+    assert plain_words(given) == plain
+
+
+def test_a_switch_is_on_or_off() -> None:
+    with pytest.raises(SettingsError, match=r"^--dry_run=perhaps: --dry-run is true or false; give it without a value"):
+        plain_words(["--dry_run=perhaps"])
+
+
 @pytest.mark.skipif(importlib.util.find_spec("apitools") is None, reason="needs the extra `dataflow`")
 @pytest.mark.parametrize(
     ("word", "says"),
     [
         ("--machine_typ=n2", "--machine_typ: neither gristmill launch nor Beam knows this option; did you mean --mach"),
-        ("--dry_rum", "--dry_rum: neither gristmill launch nor Beam knows this option; did you mean --dry_run?"),
+        ("--dry_rum", "--dry_rum: neither gristmill launch nor Beam knows this option; did you mean --dry-run?"),
         ("--wiat", "--wiat: neither gristmill launch nor Beam knows this option; did you mean --wait?"),
         ("again.toml", "again.toml: belongs to no option; `gristmill launch` takes one recipe"),
     ],
@@ -102,7 +173,7 @@ def test_files_of_this_machine_are_refused_wherever_a_recipe_names_them(workshop
 def test_a_word_that_nobody_knows_is_refused_with_the_nearest(
     workshop: Any, capsys: pytest.CaptureFixture[str], word: str, says: str
 ) -> None:
-    assert main(["launch", workshop.recipe({"files": ["gs://b/x.jsonl"]}), "--project=p", word]) == 2
+    assert main(["launch", workshop.recipe({"files": ["gs://b/x.jsonl"]}), "--project=my-project", word]) == 2
     assert capsys.readouterr().err.startswith(f"gristmill: {says}")
 
 
@@ -113,6 +184,103 @@ def test_all_that_is_wrong_is_told_at_once(workshop: Any, capsys: pytest.Capture
     assert said.startswith("gristmill: not launched, for 6 reasons\n")
     assert len([line for line in said.splitlines() if line.startswith("  - ")]) == 6
     assert not (workshop.folder / "out").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("apitools") is None, reason="needs the extra `dataflow`")
+@pytest.mark.parametrize("command", [("launch",), ("launch", "--dry-run"), ("prepare", "--runner=DataflowRunner")])
+def test_every_option_is_looked_at_before_anything_else(
+    workshop: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    def look(*_: object, **__: object) -> None:
+        raise AssertionError("something was looked at")
+
+    for place in ("run_checks.find_credentials", "run_checks.bucket_findings", "launch.draft_run"):
+        monkeypatch.setattr(f"gristmill.dataflow.{place}", look)
+    recipe = workshop.recipe({"files": [workshop.jsonl("a.jsonl", ["x"])]})
+    wrong = ("--project=4711", "--region=mars-central1", "--temp_location=/tmp/t", "--sdk_container_image=gristmill")
+    more = ("--labels=Team=X", "--max_num_workers=-3", "--job_name=Web", "--stale-after=1", "--to=nowhere")
+    assert main([command[0], recipe, *command[1:], *wrong, *more]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("gristmill: not launched, for 11 reasons\n")
+    for name in ("project", "region", "temp_location", "sdk_container_image", "labels", "max_num_workers", "job_name"):
+        assert f"  - --{name} " in said.err
+    for start in ("--stale-after 1: ", "--to nowhere: ", "output ", "sources[0].files "):
+        assert f"  - {start}" in said.err
+    # a recipe that lies elsewhere is not even read
+    assert main([command[0], "gs://no-such-bucket/r.toml", *command[1:], *wrong]) == 2
+    assert capsys.readouterr().err.startswith("gristmill: not launched, for 4 reasons\n")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("apitools") is None, reason="needs the extra `dataflow`")
+@pytest.mark.parametrize("runner", ["DataflowRunner", "dataflow", "apache_beam.runners.DataflowRunner"])
+def test_prepare_on_dataflow_refuses_what_lies_here(
+    workshop: Any, capsys: pytest.CaptureFixture[str], runner: str
+) -> None:
+    here = workshop.jsonl("a.jsonl", ["x"])
+    recipe = workshop.recipe({"files": [here]})
+    flags = [f"--{name}={value}" for name, value in RIGHT.items()]
+    flags[-1] = "--sdk_container_image=host/image:1"
+    assert main(["prepare", recipe, f"--runner={runner}", *flags, "--max-workers=2"]) == 2
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()[1:]] == [
+        "  - --max-workers 2",
+        f"  - output {workshop.folder / 'out'}",
+        f"  - sources[0].files {here}",
+    ]
+    assert not (workshop.folder / "out").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("apitools") is None, reason="needs the extra `dataflow`")
+@pytest.mark.parametrize("word", ["--dry_run=True", "--dry_run", "--dry-run"])
+def test_prepare_sends_who_would_try_it_dry_to_launch(
+    workshop: Any, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    recipe = workshop.recipe({"files": [workshop.jsonl("a.jsonl", ["x"])]})
+    for runner in ("DataflowRunner", "FnApiRunner"):
+        assert main(["prepare", recipe, f"--runner={runner}", word]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(
+            f"gristmill: {word.split('=')[0]}: only a launch can be tried dry; use `gristmill launch"
+        )
+    assert not (workshop.folder / "out").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("apitools") is None, reason="needs the extra `dataflow`")
+@pytest.mark.parametrize("command", [("launch",), ("launch", "--dry_run=True"), ("prepare", "--runner=DataflowRunner")])
+def test_without_credentials_or_network_there_is_one_sentence_in_seconds(
+    workshop: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.exceptions import DefaultCredentialsError
+
+    def none(**_: object) -> None:
+        raise DefaultCredentialsError("nowhere.")
+
+    monkeypatch.setattr("google.auth.default", none)
+    monkeypatch.setattr("gristmill.dataflow.buckets._PATIENCE_SECONDS", 1)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    recipe = workshop.recipe({"files": ["gs://bucket-of-mine/a.jsonl"]}, output="gs://bucket-of-mine/out")
+    words = [command[0], recipe, *command[1:], *(f"--{name}={value}" for name, value in RIGHT.items())]
+    began = time.monotonic()
+    assert main(words) == 2
+    *before, last = capsys.readouterr().err.splitlines()
+    no_answer = (
+        "gristmill: not launched: gs://bucket-of-mine: no answer in 1 s: Connection refused; mend the network, or "
+        "STORAGE_EMULATOR_HOST where that is set"
+    )
+    remedy = "run `gcloud auth application-default login`, or have GOOGLE_APPLICATION_CREDENTIALS name a key"
+    if "--dry_run=True" in command:
+        assert before == [
+            f"note: buckets and permissions were not looked at, for want of credentials; {remedy}",
+        ]
+        assert last == no_answer
+    else:
+        assert before == []
+        assert last == f"gristmill: not launched: no credentials of Google Cloud: nowhere; {remedy}"
+    monkeypatch.setattr("google.auth.default", lambda **_: (AnonymousCredentials(), None))
+    assert main(words) == 2
+    assert capsys.readouterr().err.splitlines() == [no_answer]
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.skipif(importlib.util.find_spec("apitools") is not None, reason="the extra `dataflow` is installed")

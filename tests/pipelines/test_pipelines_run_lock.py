@@ -1,5 +1,6 @@
 """Who works on a corpus: one run at a time, on a disk and in a store; the next takes the place of one that is gone."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -226,9 +227,76 @@ def test_a_run_that_outlives_its_launcher_lets_go_by_itself(corpus: str) -> None
     release(corpus, run)
     release(corpus, run)
     assert lock_files(corpus) == []
-    with pytest.raises(SettingsError):
-        stopped(corpus, SettingsError)  # the service refused the job
-    assert lock_files(corpus) == []
+
+
+BROKEN = """
+from apache_beam.runners.runner import PipelineResult, PipelineRunner
+
+class Broken(PipelineRunner):
+    \"\"\"Fails before or after it has taken a job, as its variable says.\"\"\"
+    when, error = "before", OSError
+
+    def run_pipeline(self, pipeline, options):
+        if self.when == "before":
+            raise self.error("nobody answers")
+        return Result("RUNNING")
+
+class Result(PipelineResult):
+    def wait_until_finish(self, duration=None):
+        raise Broken.error("stopped")
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "error", "held"),
+    [
+        ("before", ConnectionError, False),
+        ("before", KeyboardInterrupt, True),  # of a runner that nobody knows: it may be at work
+        ("after", StorageError, False),
+        ("after", ConnectionError, True),
+        ("after", KeyboardInterrupt, True),
+    ],
+)
+def test_a_job_elsewhere_holds_its_output_once_it_is_taken(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch, when: str, error: type[BaseException], held: bool
+) -> None:
+    workshop.write("broken_runner.py", BROKEN.encode())
+    monkeypatch.syspath_prepend(workshop.folder)
+    broken = importlib.import_module("broken_runner")
+    monkeypatch.setattr(broken.Broken, "when", when)
+    monkeypatch.setattr(broken.Broken, "error", error)
+    with pytest.raises(error):
+        workshop.prepare({"files": [workshop.jsonl("a.jsonl", ["x"])]}, options={"runner": "broken_runner.Broken"})
+    monkeypatch.delitem(sys.modules, "broken_runner")
+    holder = read_holder(str(workshop.folder / "out"))
+    assert (holder is not None and holder.outlives) is held
+
+
+def test_a_known_service_without_a_job_holds_nothing(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever kills the launcher before the service has its job, the next run need not wait."""
+    seen: list[Holder | None] = []
+
+    def run_beam(job: Job, *_: object, **__: object) -> None:
+        seen.append(read_holder(job.corpus))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gristmill.pipelines.beam_runners.run_beam", run_beam)
+    with pytest.raises(KeyboardInterrupt):
+        workshop.prepare({"files": [workshop.jsonl("a.jsonl", ["x"])]}, options={"runner": "FlinkRunner"})
+    (holder,) = seen
+    assert holder is not None
+    assert not holder.outlives, "its process alone vouches for it"
+    assert read_holder(str(workshop.folder / "out")) is None
+
+
+def test_a_job_elsewhere_that_is_done_has_left_a_manifest(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gristmill.pipelines.beam_runners.run_beam", lambda *_, **__: None)
+    files = [workshop.jsonl("a.jsonl", ["x"])]
+    with pytest.raises(CorpusError, match=r"out: Beam's FlinkRunner says that the job is done, but there is no manif"):
+        workshop.prepare({"files": files}, options={"runner": "FlinkRunner"})
+    with pytest.raises(CorpusError, match=r"is done, but there is no receipt of stage clean; its workers must write"):
+        workshop.prepare({"files": files}, options={"runner": "FlinkRunner", "last": "clean"})
+    assert read_holder(str(workshop.folder / "out")) is None
 
 
 def test_signs_of_life_come_while_work_goes_on(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
