@@ -4,6 +4,7 @@ It finds what the service would refuse after minutes, or what would fail on ever
 reaches, and what lies in another region than the workers though the service wants it there.
 """
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -23,7 +24,8 @@ _SUBNETWORK = re.compile(
 _KEY = re.compile(r"projects/[^/]+/locations/([^/]+)/keyRings/[^/]+/cryptoKeys/[^/]+")
 _IMAGES = ("sdk_container_image", "worker_harness_container_image")
 _CODE = (*_IMAGES, "extra_packages", "setup_file", "requirements_file")
-_COUNTS = ("num_workers", "max_num_workers", "disk_size_gb", "number_of_worker_harness_threads")
+_COUNTS = {"num_workers": 1, "max_num_workers": 1, "disk_size_gb": 0, "number_of_worker_harness_threads": 0}
+"""Options and the least that they may say; 0 leaves a choice to the service."""
 _FORMS = (
     ("project", PROJECT, "is no project's id, such as my-project; its number or title will not do"),
     ("region", REGION, "is no region's name, such as us-central1; a zone is no region"),
@@ -85,18 +87,23 @@ def option_problems(options: dict[str, Any]) -> list[str]:
 
 def _counts(options: dict[str, Any]) -> Iterator[str]:
     """What is wrong with numbers of workers and the like."""
-    for name in _COUNTS:
+    for name, least in _COUNTS.items():
         value = options.get(name)
-        if value is not None and value < 1:
-            yield f"--{name} {value}: at least 1 is needed; leave it out to have it chosen"
+        if value is not None and value < least:
+            yield f"--{name} {value}: at least {least} is needed; leave it out to have it chosen"
     first, most = options.get("num_workers"), options.get("max_num_workers")
     if first and most and 1 <= most < first:
         yield f"--num_workers {first}: more than --max_num_workers {most} lets be started"
 
 
-def _labels(options: dict[str, Any]) -> list[str]:
-    given = options.get("labels") or []
-    return [given] if isinstance(given, str) else list(map(str, given))
+def _labels(options: dict[str, Any]) -> Iterator[str]:
+    """Labels as KEY=VALUE, those too that a template's launcher is given as one dictionary."""
+    for label in options.get("labels") or ():
+        try:
+            table = ast.literal_eval(label) if "{" in label else None
+            yield from [label] if table is None else [f"{key}={value}" for key, value in table.items()]
+        except (AttributeError, SyntaxError, ValueError):
+            yield label
 
 
 def _elsewhere(options: dict[str, Any], region: str) -> Iterator[str]:

@@ -76,6 +76,8 @@ def chosen(*given: str, stages: tuple[str, ...] = ALL, **changes: Any) -> dict[s
         ({"sdk_container_image": "host/image"}, "--sdk_container_image host/image: is no image's address with its tag"),
         ({"labels": ["team=x", "Team=X"]}, "--labels Team=X: is no KEY=VALUE of lower case letters, digits, _ and -"),
         ({"labels": ["team"]}, "--labels team: is no KEY=VALUE of lower case letters"),
+        ({"labels": ['{"team": "x", "Team": "y"}']}, "--labels Team=y: is no KEY=VALUE of lower case letters"),
+        ({"labels": ["{team}"]}, "--labels {team}: is no KEY=VALUE of lower case letters"),
         ({"max_num_workers": -3}, "--max_num_workers -3: at least 1 is needed; leave it out to have it chosen"),
         ({"num_workers": 0}, "--num_workers 0: at least 1 is needed"),
         ({"num_workers": 9, "max_num_workers": 7}, "--num_workers 9: more than --max_num_workers 7 lets be started"),
@@ -88,7 +90,8 @@ def test_each_wrong_option_is_a_problem_of_its_own(change: dict[str, Any], says:
         "service_account_email": "workers@p.iam.gserviceaccount.com",
         "worker_zone": "us-central1-b",
         "job_name": "web-2",
-        "labels": ["team=data", "empty="],
+        "labels": ["team=data", "empty=", '{"goog-dataflow-provided-template-type": "flex", "team": "x"}'],
+        "disk_size_gb": 0,
         "num_workers": 7,
         "max_num_workers": 7,
     }
