@@ -210,6 +210,9 @@ def test_every_option_is_looked_at_before_anything_else(
         assert f"  - --{name} " in said.err
     for start in ("--stale-after 1: ", "--to nowhere: ", "output ", "sources[0].files "):
         assert f"  - {start}" in said.err
+    if command[0] == "launch":
+        assert main([command[0], recipe, *command[1:], *wrong, "--runner=FlinkRunner"]) == 2
+        assert "  - --runner FlinkRunner: `gristmill launch` submits to Dataflow;" in capsys.readouterr().err
     # a recipe that lies elsewhere is not even read
     assert main([command[0], "gs://no-such-bucket/r.toml", *command[1:], *wrong]) == 2
     assert capsys.readouterr().err.startswith("gristmill: not launched, for 4 reasons\n")
