@@ -18,6 +18,7 @@ from typing import Any
 
 from gristmill.formats import errors
 from gristmill.formats.errors import DataError, GristmillError, MissingExtraError, SettingsError
+from gristmill.formats.log import event
 from gristmill.pipelines.beam_quiet import quiet
 from gristmill.pipelines.beam_watch import WorkerGoneError, watched_workers
 from gristmill.pipelines.item_pool import usable_cores
@@ -113,7 +114,7 @@ def run_pipeline(
 
         check_flags(flags)
         if isinstance(runner, str):
-            check_servers(runner, flags)
+            check_servers(runner, flags, lambda text: event("note", text))
         options = _options(flags)
         chosen = _runner(runner, options, verbose=verbose, workers=workers) if isinstance(runner, str) else runner
         pipeline = beam.Pipeline(runner=chosen, options=options)
@@ -129,7 +130,7 @@ def run_pipeline(
             own = worker_error(error) or _dask_error(error)
             if own is None and _CLOSED in str(error):
                 own = WorkerGoneError()
-            if own is None and runner in _SERVED:
+            if own is None and _short(runner) in _SERVED:
                 own = _served_error(runner, error)
             if own is None:
                 raise
@@ -145,12 +146,17 @@ def _start(pipeline: Any, runner: Any) -> Any:
     try:
         return pipeline.run()
     except Exception as error:  # whatever class it is of
-        if runner not in _SERVED or _interrupted(error) or worker_error(error) is not None:
+        if _short(runner) not in _SERVED or _interrupted(error) or worker_error(error) is not None:
             raise
         said = " ".join(str(error).split()).rstrip(".")
         raise SettingsError(
-            f"--runner {runner}: the job could not start: {said or type(error).__name__}; {_SERVED[runner]}"
+            f"--runner {runner}: the job could not start: {said or type(error).__name__}; {_SERVED[_short(runner)]}"
         ) from error
+
+
+def _short(runner: Any) -> str:
+    """A runner's name without its module; empty for one that is given as an object."""
+    return runner.rsplit(".", 1)[-1] if isinstance(runner, str) else ""
 
 
 def _served_error(runner: str, error: BaseException) -> GristmillError | None:

@@ -214,6 +214,13 @@ class TestNoServer:
             run_pipeline(lambda pipeline: pipeline | beam_create(), runner, flags)
         assert "\n" not in str(error.value)
 
+    def test_whatever_name_the_runner_goes_by(self) -> None:
+        name = "apache_beam.runners.portability.spark_runner.SparkRunner"
+        with pytest.raises(
+            SettingsError, match=f"^--runner {name}: the job could not start: .*; give --job_endpoint of a"
+        ):
+            run_pipeline(lambda pipeline: pipeline | beam_create(), name, ("--spark_submit_uber_jar",))
+
     def test_nor_is_one_waited_for_that_speaks_something_else(self) -> None:
         with socket.create_server(("localhost", 0)) as server:
             endpoint = f"localhost:{server.getsockname()[1]}"
