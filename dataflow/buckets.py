@@ -88,11 +88,16 @@ def bucket_findings(
 
 def what_failed(error: BaseException) -> str:
     """What lies behind an error of a connection, whose own text tells of every attempt."""
-    inner: BaseException | None = error
-    while inner is not None:
+    waiting: list[object] = [error]
+    seen: set[int] = set()
+    while waiting:
+        inner = waiting.pop(0)
+        if not isinstance(inner, BaseException) or id(inner) in seen:
+            continue
+        seen.add(id(inner))
         if isinstance(inner, OSError) and inner.strerror:
             return inner.strerror
-        inner = inner.__cause__ or inner.__context__
+        waiting += [inner.__cause__, getattr(inner, "reason", None), *inner.args, inner.__context__]
     return first_line(error)
 
 

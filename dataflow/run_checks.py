@@ -84,6 +84,7 @@ def check_run(
     )
     if not is_local(path):
         refuse(problems)
+        _look_around([], [path], given, submits=submits, tells=False)  # as reading it would wait longer for a store
     try:
         recipe = read_recipe(path, output=arguments.output)
         problems += recipe_problems(recipe)
@@ -94,26 +95,26 @@ def check_run(
         problems.append(str(error))
     refuse(problems)
     refuse(beam_problems(beam_options))
-    _look_around(recipe, given, submits=submits)
+    places = [recipe.output, given["temp_location"], given["staging_location"] or given["temp_location"]]
+    _look_around(places, places_read(recipe), given, submits=submits)
     return CheckedRun(recipe=recipe, options=options, given=given)
 
 
-def _look_around(recipe: Recipe, given: dict[str, Any], *, submits: bool) -> None:
+def _look_around(
+    writes: Sequence[str], reads: Sequence[str], given: dict[str, Any], *, submits: bool, tells: bool = True
+) -> None:
     """Asks Google about credentials, buckets and permissions, and tells what it says."""
     project, region, account = (given[name] for name in ("project", "region", "service_account_email"))
-    places = [recipe.output, given["temp_location"], given["staging_location"] or given["temp_location"]]
     with quiet():
         credentials, lacks = find_credentials()
         found = [credentials_finding(lacks, submits=submits)] if lacks else []
         if credentials is not None or not submits:
-            found += bucket_findings(
-                places, places_read(recipe), credentials=credentials, project=project, region=region
-            )
+            found += bucket_findings(writes, reads, credentials=credentials, project=project, region=region)
         problems = [finding.message for finding in found if finding.level == "problem"]
-        if credentials is not None and not problems:
+        if credentials is not None and tells and not problems:
             found += permission_findings(credentials, project=project, service_account=account)
     for finding in found:
-        if finding.level != "problem":
+        if tells and finding.level != "problem":
             event("finding", f"{finding.level}: {finding.message}")
     refuse(problems)
 

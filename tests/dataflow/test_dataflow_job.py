@@ -365,6 +365,14 @@ def test_another_launch_is_refused_while_the_job_goes_on(cloud: Any, monkeypatch
     assert asks_dataflow([*PLACES, "--dataflow_endpoint=http://localhost:1"])(holder) is None, "no answer"
 
 
+class OutOfRetriesError(Exception):
+    """An error as urllib3 has it, which requests puts into one of its own."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__("Max retries exceeded")
+        self.reason = reason
+
+
 def launched(cloud: Any, patch: pytest.MonkeyPatch, run_pipeline: Callable[..., Any], output: str) -> int:
     """Launches in this process, with something in place of what hands a pipeline over; gives the exit code."""
     for name, value in cloud.environment.items():
@@ -377,7 +385,7 @@ def launched(cloud: Any, patch: pytest.MonkeyPatch, run_pipeline: Callable[..., 
     ("error", "code", "says"),
     [
         (
-            ConnectionRefusedError(111, "Connection refused"),
+            OSError(OutOfRetriesError(ConnectionRefusedError(111, "Connection refused"))),
             1,
             "no job was submitted: Dataflow at https://dataflow.googleapis.com, or the store that it is staged to, d",
         ),
@@ -408,6 +416,7 @@ def test_a_job_that_nobody_has_taken_holds_no_output(
     assert launched(cloud, monkeypatch, refuse, f"{bucket}/unsent") == code
     told = capsys.readouterr().err
     assert told.splitlines()[-1].startswith(f"gristmill: {says}")
+    assert code != 1 or " does not answer: Connection refused; mend the network or --dataflow_endpoint, and run" in told
     assert "Traceback" not in told
     assert not holders[-1].outlives, "a launcher that is killed here is known as dead by its machine at once"
     assert not cloud.store.names("unsent/_stages/holder")

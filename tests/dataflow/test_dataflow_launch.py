@@ -284,8 +284,9 @@ def test_without_credentials_or_network_there_is_one_sentence_in_seconds(
         assert before == []
         assert last == f"gristmill: not launched: no credentials of Google Cloud: nowhere; {remedy}"
     monkeypatch.setattr("google.auth.default", lambda **_: (AnonymousCredentials(), None))
-    assert main(words) == 2
-    assert capsys.readouterr().err.splitlines() == [no_answer]
+    for path in (recipe, "gs://bucket-of-mine/recipe.toml"):
+        assert main([command[0], path, *words[2:]]) == 2
+        assert capsys.readouterr().err.splitlines() == [no_answer]
     assert time.monotonic() - began < 30
 
 
