@@ -1,6 +1,7 @@
 """Puts the batches of many small files together: every call behind costs as much for one text as for a hundred.
 
-A batch that is large as it is stays as it is, and none grows beyond about half a million characters by this.
+A batch that is large as it is stays as it is, and none grows beyond about a million characters by this, which is as
+much as is read of a large file at once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,7 +10,7 @@ from gristmill.pipelines.records import Batch
 
 __all__ = ["join_batches"]
 
-_JOINED_CHARS = 1 << 19
+_JOINED_CHARS = 1 << 20
 
 
 def join_batches(batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -39,6 +39,7 @@ _OTHER_MARKS = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
+_MARK_STARTS = frozenset(mark[:1] for mark in _OTHER_MARKS)
 
 
 class _Readable(Protocol):
@@ -79,6 +80,8 @@ def open_bytes(raw: BinaryIO, extent: Extent) -> _Readable:
 
 def foreign_mark(data: bytes) -> str | None:
     """The other encoding whose byte-order mark data start with: "UTF-16", "UTF-32" or None."""
+    if data[:1] not in _MARK_STARTS:
+        return None
     return next((name for mark, name in _OTHER_MARKS.items() if data.startswith(mark)), None)
 
 
