@@ -1,11 +1,10 @@
 # One verb each; `make` alone lists them. Every verb makes the environment that it needs, once.
-# PYTHON=/path/to/python3 chooses the interpreter (3.11 or newer); WORKERS=N how many tests run at once:
-# three keep two cores busy, as many of them wait for processes and sockets.
+# PYTHON=/path/to/python3 chooses the interpreter (3.11 or newer); WORKERS=N how many tests run at once.
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test check format parity bench clean
 
-WORKERS ?= 3
+WORKERS ?= 2
 PYTEST_ARGS ?=
 export PYTHON
 export PYTHONNOUSERSITE := 1

@@ -23,7 +23,7 @@ COMPILERS = re.compile(r"\b(gcc|g\+\+|clang|build-essential|make|cargo|rustc|apt
 OF_ROOT = {"useradd", "chown"}
 LONG = pytest.mark.skipif(
     int(os.environ.get("GRISTMILL_LONG", "0")) < 1,
-    reason="installs the lock, which takes minutes: set GRISTMILL_LONG=1",
+    reason="downloads or installs the lock, which takes minutes: set GRISTMILL_LONG=1",
 )
 
 Instruction = tuple[str, str]
@@ -221,6 +221,7 @@ def _put_context(source: Path, target: Path) -> None:
     shutil.copytree(source, target, symlinks=True, ignore=lambda folder, names: set(left_out(folder, names)))
 
 
+@LONG
 @pytest.mark.slow
 def test_pip_takes_the_lock_with_its_checksums(tmp_path: Path) -> None:
     """Everything that the install needs is in the lock, is on the index, and is what it was; nothing is installed."""
